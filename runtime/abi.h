@@ -1,0 +1,123 @@
+// The C ABI between libkoila.so (shim + runtime) and libkoila_torch.so.
+//
+// Only plain C data crosses: no C++ type, no exception, no ownership. Both sides are built from this tree, and `version` still is
+// checked, because a user may have copied one library without the other.
+//
+// Threads: every function of koila_runtime may be called from any thread. koila_glue functions are called from the thread named.
+#ifndef KOILA_RUNTIME_ABI_H_
+#define KOILA_RUNTIME_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { KOILA_ABI_VERSION = 1 };
+
+enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
+
+// spdlog's levels by value.
+enum koila_log_level {
+  KOILA_LOG_TRACE = 0,
+  KOILA_LOG_DEBUG = 1,
+  KOILA_LOG_INFO = 2,
+  KOILA_LOG_WARN = 3,
+  KOILA_LOG_ERROR = 4,
+  KOILA_LOG_CRITICAL = 5,
+  KOILA_LOG_OFF = 6,
+};
+
+// A device by number: CUDA ordinals from 0, the CPU is KOILA_CPU.
+enum { KOILA_CPU = -1 };
+
+// What torchglue needs to know of the configuration. Immutable after load; strings live as long as the process.
+typedef struct koila_settings {
+  int mode;                  // enum koila_mode
+  int64_t microbatch;        // rows; 0: not forced
+  int64_t cpu_budget_bytes;  // 0: no budget
+  int verify;                // KOILA_VERIFY
+  int log_level;             // messages below it are not worth formatting
+  const char* spill_dir;     // existing folder for unlinked spill files, never null
+  const char* rules_path;    // KOILA_RULES, or ""
+} koila_settings;
+
+enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_OPTIMIZER = 2 /* no grad, outside backward */ };
+enum koila_outcome { KOILA_RESCUED = 0, KOILA_REFUSED = 1 };
+
+// One out-of-memory, once its outcome is known. Strings are copied by the callee.
+typedef struct koila_oom_event {
+  int device;
+  int phase;                // enum koila_phase
+  const char* op;           // operator name, such as "aten::linear", or "" when unknown
+  int64_t requested_bytes;  // 0 when unknown
+  int64_t live_bytes;       // on that device when it ran out
+  int64_t budget_bytes;     // 0: none
+  int outcome;              // enum koila_outcome
+  const char* reason;       // a refusal's reason, one sentence; "" for a rescue
+  int64_t micro_batch;      // rows chosen; 0 for a refusal
+  int64_t batch;            // rows of the full batch; 0 when unknown
+} koila_oom_event;
+
+// One region that ran, reported at its release.
+typedef struct koila_region_event {
+  int device;
+  int64_t batch;         // rows
+  int64_t micro_batch;   // rows, the size in use at the end
+  int64_t runs;          // micro-batch passes in all, forward-only ones included
+  int64_t forward_only;  // of these, passes for values read before backward
+  int64_t halvings;      // times the micro-batch had to shrink inside the region
+  int64_t operators;     // operator calls in the region
+  double seconds;        // wall time inside the region's node and materialisations
+} koila_region_event;
+
+typedef struct koila_runtime {
+  uint32_t version;  // KOILA_ABI_VERSION
+  const koila_settings* settings;
+
+  void (*log)(int level, const char* message);
+
+  // Asks for `bytes` on `device`: 0 if they fit (then they are counted live), else nonzero and nothing is counted: 1 over the
+  // budget, 2 made to fail by KOILA_INJECT_OOM.
+  int (*reserve)(int device, size_t bytes);
+  void (*release)(int device, size_t bytes);
+  int64_t (*live_bytes)(int device);
+  int64_t (*peak_bytes)(int device);
+  int64_t (*budget_bytes)(int device);  // 0: none
+
+  void (*on_oom)(const koila_oom_event*);
+  void (*on_region)(const koila_region_event*);
+  void (*on_step)(void);                            // a step boundary (end of an outermost backward)
+  void (*on_full_batch)(const char* op, int64_t bytes);  // an op ran at full batch for want of a rule
+  void (*on_note)(const char* note);  // one line for the report, such as why koila stayed out; repeated notes are kept once
+} koila_runtime;
+
+// Functions of torch that the shim interposes with a jump through a slot. Each starts as the real function; torchglue may store
+// its own, of the same C++ signature. A null `real` means that this torch has no such function.
+typedef struct koila_redirect {
+  void* real;
+  void** slot;
+} koila_redirect;
+
+enum koila_redirected {
+  KOILA_ENGINE_EXECUTE = 0,        // torch::autograd::Engine::execute
+  KOILA_TENSOR_TO_NUMPY = 1,       // torch::utils::tensor_to_numpy(at::Tensor const&, bool)
+  KOILA_STORAGE_WRAP = 2,          // THPStorage_Wrap(c10::Storage)
+  KOILA_TO_DLPACK = 3,             // at::toDLPack(at::Tensor const&)
+  KOILA_TO_DLPACK_VERSIONED = 4,   // at::toDLPackVersioned(at::Tensor const&)
+  KOILA_TO_DLPACK_NON_OWNING = 5,  // at::toDLPackNonOwning(at::Tensor const&, DLTensor*)
+  KOILA_REDIRECTED_COUNT = 6,
+};
+
+// Exported by libkoila_torch.so as `koila_glue_attach`, called once, on the thread that loads torch, after torch's libraries are
+// loaded and before the program's first operator. `torch_version` is what the process runs ("" when unknown).
+// Returns 0 when attached; else koila stays out, and has been told why through `log` and `on_note`.
+typedef int (*koila_glue_attach_fn)(const koila_runtime*, const koila_redirect* redirects /* [KOILA_REDIRECTED_COUNT] */,
+                                    const char* torch_version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // KOILA_RUNTIME_ABI_H_
