@@ -1,0 +1,171 @@
+#include "torchglue/placement/rule.h"
+
+#include <string>
+#include <unordered_map>
+
+#include "torchglue/placement/placement.h"
+
+namespace koila {
+
+std::string to_string(const Placement& p) {
+  switch (p.kind) {
+    case Placement::Kind::kReplicate:
+      return "Replicate";
+    case Placement::Kind::kPartial:
+      return "Partial";
+    case Placement::Kind::kShard:
+      break;
+  }
+  std::string text = "Shard(" + std::to_string(p.dim);
+  if (p.outer != 1 || p.inner != 1) text += ", outer=" + std::to_string(p.outer) + ", inner=" + std::to_string(p.inner);
+  return text + ")";
+}
+
+namespace {
+
+const TensorSpec kUndefined;
+const std::vector<TensorSpec> kNoTensors;
+
+std::unordered_map<std::string, Rule>& table() {
+  static auto* rules = new std::unordered_map<std::string, Rule>;
+  return *rules;
+}
+
+const Rule* look_up(const std::string& name, const std::string& overload) {
+  const auto& rules = table();
+  if (!overload.empty()) {
+    if (auto it = rules.find(name + "." + overload); it != rules.end()) return &it->second;
+  }
+  auto it = rules.find(name);
+  return it == rules.end() ? nullptr : &it->second;
+}
+
+}  // namespace
+
+int OpCall::find(std::string_view name) const {
+  const auto& arguments = schema_.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name() == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+const TensorSpec& OpCall::tensor(int arg) const {
+  if (arg < 0 || arg >= static_cast<int>(args_.size())) return kUndefined;
+  const Arg& a = args_[arg];
+  return a.is_tensor && !a.tensors.empty() ? a.tensors[0] : kUndefined;
+}
+
+const std::vector<TensorSpec>& OpCall::list(int arg) const {
+  if (arg < 0 || arg >= static_cast<int>(args_.size()) || !args_[arg].is_tensor_list) return kNoTensors;
+  return args_[arg].tensors;
+}
+
+bool OpCall::none(int arg) const {
+  if (arg < 0 || arg >= static_cast<int>(args_.size())) return true;
+  const Arg& a = args_[arg];
+  if (a.is_tensor) return !tensor(arg).defined;
+  if (a.is_tensor_list) return false;
+  return a.value.isNone();
+}
+
+int64_t OpCall::integer(int arg, int64_t otherwise) const {
+  if (none(arg)) return otherwise;
+  const c10::IValue& v = args_[arg].value;
+  if (v.isInt()) return v.toInt();
+  if (v.isBool()) return v.toBool() ? 1 : 0;
+  if (v.isSymInt()) return v.toSymInt().maybe_as_int().value_or(otherwise);
+  return otherwise;
+}
+
+double OpCall::number(int arg, double otherwise) const {
+  if (none(arg)) return otherwise;
+  const c10::IValue& v = args_[arg].value;
+  if (v.isDouble()) return v.toDouble();
+  if (v.isInt()) return static_cast<double>(v.toInt());
+  return otherwise;
+}
+
+bool OpCall::boolean(int arg, bool otherwise) const {
+  if (none(arg)) return otherwise;
+  const c10::IValue& v = args_[arg].value;
+  return v.isBool() ? v.toBool() : otherwise;
+}
+
+std::optional<std::vector<int64_t>> OpCall::integers(int arg) const {
+  if (none(arg)) return std::nullopt;
+  const c10::IValue& v = args_[arg].value;
+  if (v.isIntList()) return v.toIntVector();
+  if (v.isInt()) return std::vector<int64_t>{v.toInt()};
+  if (v.isList()) {
+    std::vector<int64_t> out;
+    for (const c10::IValue& element : v.toListRef()) {
+      if (element.isInt()) {
+        out.push_back(element.toInt());
+      } else if (element.isSymInt() && element.toSymInt().maybe_as_int()) {
+        out.push_back(*element.toSymInt().maybe_as_int());
+      } else {
+        return std::nullopt;
+      }
+    }
+    return out;
+  }
+  return std::nullopt;
+}
+
+const TensorSpec* OpCall::first_split() const {
+  for (const Arg& a : args_) {
+    for (const TensorSpec& t : a.tensors) {
+      if (t.defined && !t.placement.is_replicate()) return &t;
+    }
+  }
+  return nullptr;
+}
+
+TensorSpec* OpCall::find_tensor(ArgRef ref) {
+  if (ref.arg < 0 || ref.arg >= static_cast<int>(args_.size())) return nullptr;
+  Arg& a = args_[ref.arg];
+  const size_t element = ref.element < 0 ? 0 : static_cast<size_t>(ref.element);
+  return element < a.tensors.size() ? &a.tensors[element] : nullptr;
+}
+
+bool OpCall::require(ArgRef ref, const Placement& wanted) {
+  TensorSpec* t = find_tensor(ref);
+  if (t == nullptr || !t->defined) return true;
+  if (t->placement == wanted) return true;
+  if (!t->placement.is_replicate() || !wanted.is_shard()) return false;
+  if (wanted.dim >= t->dim() || t->sizes[wanted.dim] != wanted.extent(batch_)) return false;
+  slices_.push_back({ref, wanted});
+  return true;
+}
+
+void OpCall::scale_literal(int arg, int element, int64_t factor) { literals_.push_back({arg, element, factor}); }
+
+void OpCall::set_argument(int arg, c10::IValue value) { replaced_.emplace_back(arg, std::move(value)); }
+
+void OpCall::weight_by_rows(int arg) { weighted_.push_back(arg); }
+
+void OpCall::divide_outputs_by(std::vector<int> real_arguments, Denominator f) {
+  real_arguments_ = std::move(real_arguments);
+  denominator_ = std::move(f);
+}
+
+void OpCall::output(int i, const Placement& placement) {
+  if (outputs_.size() <= static_cast<size_t>(i)) outputs_.resize(i + 1);
+  outputs_[i] = placement;
+}
+
+RegisterRules::RegisterRules(std::initializer_list<Rule> rules) {
+  for (const Rule& rule : rules) table().emplace(rule.name, rule);
+}
+
+const Rule* find_rule(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  if (const Rule* rule = look_up(name, schema.overload_name())) return rule;
+  if (name.size() > 2 && name.back() == '_' && name[name.size() - 2] != '_') {
+    return look_up(name.substr(0, name.size() - 1), schema.overload_name());
+  }
+  return nullptr;
+}
+
+}  // namespace koila

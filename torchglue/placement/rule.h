@@ -1,0 +1,147 @@
+// Rule: what an operator does to placements. One function a shape of operator, one table a family (rules/<family>.cc).
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/SmallVector.h>
+
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "torchglue/placement/placement.h"
+
+namespace koila {
+
+// A tensor argument as a rule sees it: sizes of the full batch, never a value.
+struct TensorSpec {
+  bool defined = false;
+  Placement placement;
+  c10::SmallVector<int64_t, 5> sizes;  // of the full batch
+  c10::ScalarType dtype = c10::ScalarType::Float;
+
+  int64_t dim() const { return static_cast<int64_t>(sizes.size()); }
+};
+
+// Note [What a rule promises]
+// A rule that answers kLocal promises: for every division of the B rows into micro-batches, running the operator on the micro-batch's
+// slices (with the rewritten literals and weights) gives the micro-batch's part of the full result as the declared output placement
+// says, to rounding; and the same holds for gradients, since the slices, sums and scalings around it are linear.
+// It must say kNo whenever it is not sure: kNo is always right, only dearer.
+enum class Verdict : uint8_t {
+  kNo,     // run at the full batch, on materialised inputs
+  kLocal,  // run per micro-batch, as answered
+  kReal,   // reads metadata only (ones_like of a Partial, sizes): run once, for real, on the deferred tensors themselves
+};
+
+// One operator call: the question and, as the rule fills it in, the answer.
+class OpCall {
+ public:
+  // A tensor argument (index of the schema's argument), or one element of a tensor-list argument.
+  struct ArgRef {
+    int arg;
+    int element = -1;  // -1: the argument itself
+  };
+
+  struct Arg {
+    c10::IValue value;               // a non-tensor argument; None for tensors and tensor lists
+    std::vector<TensorSpec> tensors;  // one for a Tensor or Tensor? argument, n for a list
+    bool is_tensor = false;           // Tensor, Tensor?
+    bool is_tensor_list = false;      // Tensor[], Tensor?[]
+  };
+
+  OpCall(const c10::FunctionSchema& schema, int64_t batch) : schema_(schema), batch_(batch) {}
+
+  // --- the question ---
+  const c10::FunctionSchema& schema() const { return schema_; }
+  int64_t batch() const { return batch_; }  // B
+  std::vector<Arg>& args() { return args_; }
+  const std::vector<Arg>& args() const { return args_; }
+  int find(std::string_view name) const;  // index of the argument of that name, or -1
+
+  const TensorSpec& tensor(int arg) const;                    // undefined spec when the argument is None or out of range
+  const std::vector<TensorSpec>& list(int arg) const;         // elements of a tensor list
+  bool none(int arg) const;                                   // absent, None, or an undefined tensor
+  int64_t integer(int arg, int64_t otherwise = 0) const;      // int, SymInt or bool
+  double number(int arg, double otherwise = 0) const;
+  bool boolean(int arg, bool otherwise = false) const;
+  std::optional<std::vector<int64_t>> integers(int arg) const;  // int[], SymInt[], int? -> nullopt when None
+  // The first sharded or partial tensor argument, in schema order; null when there is none.
+  const TensorSpec* first_split() const;
+
+  // --- the answer ---
+  // The argument is to be seen under this placement. True when it already is, or when it is Replicate and can be sliced so
+  // (its size along dim is outer*B*inner). False: the rule must answer kNo. An undefined tensor is anything.
+  bool require(ArgRef arg, const Placement& wanted);
+  // The literal (element `element` of an int-list argument, or an int argument with element -1) becomes rows * factor.
+  void scale_literal(int arg, int element, int64_t factor);
+  void set_argument(int arg, c10::IValue value);  // replaces a non-tensor argument
+  // The argument (a Replicate tensor, or a number) is multiplied by rows / B: how a constant is added to a Partial.
+  void weight_by_rows(int arg);
+  // Floating outputs are multiplied by rows / B: a mean of equal shares becomes Partial.
+  void scale_outputs_by_rows() { scale_outputs_by_rows_ = true; }
+  // Outputs are divided by the tensor (0-dim) that `f` computes once from the full-batch arguments. The arguments named are made real
+  // first; the others may be deferred and must not be read by `f`.
+  using Denominator = std::function<at::Tensor(const std::vector<c10::IValue>& full_arguments)>;
+  void divide_outputs_by(std::vector<int> real_arguments, Denominator f);
+  // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors.
+  void output(int i, const Placement& placement);
+
+  struct Slice { ArgRef arg; Placement placement; };
+  struct Literal { int arg; int element; int64_t factor; };
+  const std::vector<Slice>& slices() const { return slices_; }
+  const std::vector<Literal>& literals() const { return literals_; }
+  const std::vector<std::pair<int, c10::IValue>>& replaced() const { return replaced_; }
+  const std::vector<int>& weighted() const { return weighted_; }
+  const std::vector<Placement>& outputs() const { return outputs_; }
+  const std::vector<int>& real_arguments() const { return real_arguments_; }
+  const Denominator& denominator() const { return denominator_; }
+  bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
+
+ private:
+  TensorSpec* find_tensor(ArgRef arg);
+
+  const c10::FunctionSchema& schema_;
+  int64_t batch_;
+  std::vector<Arg> args_;
+  std::vector<Slice> slices_;
+  std::vector<Literal> literals_;
+  std::vector<std::pair<int, c10::IValue>> replaced_;
+  std::vector<int> weighted_;
+  std::vector<Placement> outputs_;
+  std::vector<int> real_arguments_;
+  Denominator denominator_;
+  bool scale_outputs_by_rows_ = false;
+};
+
+// A rule function is asked only when at least one tensor argument is Shard or Partial, and is responsible for every tensor argument:
+// each must be covered by require() or be Replicate on purpose.
+using RuleFn = Verdict (*)(OpCall&);
+
+enum RuleFlags : uint8_t {
+  kPlain = 0,
+  kRandom = 1,  // draws from a default generator: draws are made per micro-batch and repeated on recomputation
+};
+
+struct Rule {
+  const char* name;  // "aten::add" (every overload) or "aten::add.Tensor"; in-place twins ("add_") use the same entry
+  RuleFn fn;
+  uint8_t flags = kPlain;
+};
+
+// Note [In-place operators and out=]
+// The machinery asks the entry of the functional twin for `add_`, and adds: the written argument must itself be a value of the region
+// and keep its placement. Operators with out= arguments, and those that write to anything but their first argument, never split.
+
+// The tables register themselves: static const RegisterRules kTable{{ {"aten::relu", pointwise}, ... }};
+class RegisterRules {
+ public:
+  RegisterRules(std::initializer_list<Rule> rules);
+};
+
+// The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
+const Rule* find_rule(const c10::FunctionSchema& schema);
+
+}  // namespace koila
