@@ -1,0 +1,17 @@
+// The runtime as the shim sees it: started once torch is met, and asleep in every other process.
+#ifndef KOILA_RUNTIME_CABI_H_
+#define KOILA_RUNTIME_CABI_H_
+
+#include "runtime/abi.h"
+
+// Reads the configuration and starts the log. False when koila has nothing to do in this process (KOILA_MODE=off, or a bad value under
+// KOILA_STRICT); the table must not be used then.
+bool koila_runtime_start();
+
+// The functions that the adapter calls. Valid once started, for the life of the process.
+const koila_runtime* koila_runtime_table();
+
+// To be called when the adapter has attached: from here on there is a report to write at exit.
+void koila_runtime_attached();
+
+#endif  // KOILA_RUNTIME_CABI_H_

@@ -1,0 +1,77 @@
+#include "shim/attach.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <string>
+
+#include "runtime/cabi.h"
+#include "shim/resolve.h"
+#include "shim/torch_version.h"
+
+namespace koila::shim {
+namespace {
+
+std::atomic<bool> attached{false};
+std::atomic<void*> real_init_module{nullptr};
+
+std::string own_folder() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&attach), &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::string path = info.dli_fname;
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+void stay_out(const std::string& why) {
+  const koila_runtime* runtime = koila_runtime_table();
+  runtime->log(KOILA_LOG_WARN, why.c_str());
+  runtime->on_note(why.c_str());
+}
+
+void* init_module_and_attach() {
+  auto real = reinterpret_cast<void* (*)()>(real_init_module.load());
+  void* module = real();
+  if (module != nullptr) attach();
+  return module;
+}
+
+bool is_torch(const void* function) {
+  Dl_info info;
+  if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) return false;
+  return std::string(info.dli_fname).find("libtorch_python.so") != std::string::npos;
+}
+
+}  // namespace
+
+void* choose_init_module(void* real) {
+  if (!is_torch(real)) return real;
+  real_init_module.store(real);
+  return reinterpret_cast<void*>(&init_module_and_attach);
+}
+
+void attach() {
+  if (attached.exchange(true)) return;
+  if (!koila_runtime_start()) return;
+  const koila_runtime* runtime = koila_runtime_table();
+
+  const std::string folder = own_folder();
+  const std::string library = folder + "/libkoila_torch.so";
+  const std::string running = torch_version();
+  const std::string built = built_for(folder + "/libkoila_torch.version");
+  if (built.empty()) return stay_out("koila stays out: " + library + " (or its .version file) is missing; build it with scripts/setup");
+  if (!same_torch(running, built))
+    return stay_out("koila stays out: this process runs torch " + (running.empty() ? "of unknown version" : running) +
+                    ", koila was built for torch " + built + "; build it with KOILA_PYTHON=<this python> scripts/setup");
+
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return stay_out(std::string("koila stays out: ") + dlerror());
+  auto glue = reinterpret_cast<koila_glue_attach_fn>(dlsym(handle, "koila_glue_attach"));
+  if (glue == nullptr) return stay_out("koila stays out: " + library + " has no koila_glue_attach");
+
+  static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
+  resolve_all(redirects);
+  if (glue(runtime, redirects, running.c_str()) == 0) koila_runtime_attached();
+}
+
+}  // namespace koila::shim
