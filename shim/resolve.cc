@@ -105,13 +105,13 @@ void* find_real(const char* symbol, const char* library) {
   return nullptr;
 }
 
-void* find_for_caller(const char* symbol, const void* caller) {
+void* find_init_module(const void* caller) {
+  constexpr const char* kSymbol = "initModule";
   Dl_info info;
   // A handle searches the object and what it depends on, and never the preload.
   if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr)
-    if (void* found = find_in(info.dli_fname, symbol)) return found;
-  void* found = dlsym(RTLD_NEXT, symbol);
-  return found != nullptr && !is_ours(found) ? found : nullptr;
+    if (void* found = find_in(info.dli_fname, kSymbol)) return found;
+  return find_real(kSymbol, "libtorch_python.so");
 }
 
 void resolve_all(koila_redirect (&out)[KOILA_REDIRECTED_COUNT]) {
@@ -139,7 +139,7 @@ namespace {
 void* koila_resolve(std::int64_t index, const void* caller) {
   using namespace koila::shim;
   if (index < 0) {
-    void* real = find_for_caller("initModule", caller);
+    void* real = find_init_module(caller);
     if (real == nullptr) unresolved("initModule");
     return choose_init_module(real);
   }

@@ -15,8 +15,9 @@ std::string loaded_path(const char* name);
 // Never answers with a function of this library.
 void* find_real(const char* symbol, const char* library);
 
-// `symbol` as the object around `caller` would have found it without the preload; null when it has none.
-void* find_for_caller(const char* symbol, const void* caller);
+// The `initModule` that the code around `caller` meant; null when there is none. Torch's is torch/_C's whole body, a tail call: then
+// `caller` is Python's import machinery, and tells nothing.
+void* find_init_module(const void* caller);
 
 // Looks every interposed function up and answers with its slot. To be called once torch's libraries are loaded.
 void resolve_all(koila_redirect (&out)[KOILA_REDIRECTED_COUNT]);
