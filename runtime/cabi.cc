@@ -1,62 +1,128 @@
+// The two C interfaces over the runtime: the table that the adapter gets (abi.h) and the public functions (koila/koila.h).
 #include "runtime/cabi.h"
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <string>
 
+#include "koila/koila.h"
+#include "runtime/log.h"
+#include "runtime/runtime.h"
+
+namespace koila {
 namespace {
 
-koila_settings settings;
-std::atomic<int64_t> live{0}, peak{0};
+std::string text_of(const char* text) { return text != nullptr ? text : ""; }
 
-int reserve(int, size_t bytes) {
-  const int64_t now = live.fetch_add(static_cast<int64_t>(bytes)) + static_cast<int64_t>(bytes);
-  if (settings.cpu_budget_bytes != 0 && now > settings.cpu_budget_bytes) {
-    live.fetch_sub(static_cast<int64_t>(bytes));
-    return 1;
+// Nothing may be thrown over the C boundary, and what is only said must not break what is done: out of memory for an event loses it.
+template <typename F>
+void quietly(F f) noexcept {
+  try {
+    f();
+  } catch (...) {
   }
-  int64_t p = peak.load();
-  while (now > p && !peak.compare_exchange_weak(p, now)) {
-  }
-  return 0;
 }
 
-koila_runtime table = {
-    KOILA_ABI_VERSION,
-    &settings,
-    [](int level, const char* message) {
-      if (level >= settings.log_level) std::fprintf(stderr, "koila: %s\n", message);
-    },
-    reserve,
-    [](int, size_t bytes) { live.fetch_sub(static_cast<int64_t>(bytes)); },
-    [](int) { return live.load(); },
-    [](int) { return peak.load(); },
-    [](int) { return settings.cpu_budget_bytes; },
-    [](const koila_oom_event*) {},
-    [](const koila_region_event*) {},
-    [] {},
-    [](const char*, int64_t) {},
-    [](const char*) {},
-};
+void log_message(int level, const char* message) {
+  quietly([&] { log::write(level, text_of(message)); });
+}
+
+int reserve(int device, std::size_t bytes) { return Runtime::get()->reserve(device, static_cast<std::int64_t>(bytes)); }
+void release(int device, std::size_t bytes) { Runtime::get()->release(device, static_cast<std::int64_t>(bytes)); }
+
+std::int64_t live_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).live() : 0; }
+std::int64_t peak_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).peak() : 0; }
+std::int64_t budget_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).budget() : 0; }
+
+void on_oom(const koila_oom_event* event) {
+  quietly([&] {
+    Runtime::get()->on_oom({event->device, event->phase, text_of(event->op), event->requested_bytes, event->live_bytes,
+                            event->budget_bytes, event->outcome, text_of(event->reason), event->micro_batch, event->batch});
+  });
+}
+
+void on_region(const koila_region_event* event) {
+  quietly([&] { Runtime::get()->events().add_region(*event); });
+}
+
+void on_step() {
+  quietly([] { Runtime::get()->events().add_step(); });
+}
+
+void on_full_batch(const char* op, std::int64_t bytes) {
+  quietly([&] { Runtime::get()->events().add_full_batch(text_of(op), bytes); });
+}
+
+void on_note(const char* note) {
+  quietly([&] { Runtime::get()->events().add_note(text_of(note)); });
+}
+
+koila_runtime table = {KOILA_ABI_VERSION, nullptr,      log_message, reserve,   release, live_bytes,    peak_bytes,
+                       budget_bytes,      on_oom,       on_region,   on_step,   on_full_batch, on_note};
 
 }  // namespace
 
-bool koila_runtime_start() {
-  const char* mode = std::getenv("KOILA_MODE");
-  settings.mode = KOILA_MODE_RESCUE;
-  if (mode != nullptr && std::strcmp(mode, "off") == 0) return false;
-  if (mode != nullptr && std::strcmp(mode, "track") == 0) settings.mode = KOILA_MODE_TRACK;
-  if (mode != nullptr && std::strcmp(mode, "lazy") == 0) settings.mode = KOILA_MODE_LAZY;
-  if (const char* rows = std::getenv("KOILA_MICROBATCH")) settings.microbatch = std::atoll(rows);
-  if (const char* budget = std::getenv("KOILA_CPU_MEMORY")) settings.cpu_budget_bytes = static_cast<int64_t>(std::atof(budget) * (1 << 20));
-  settings.log_level = KOILA_LOG_WARN;
-  if (const char* level = std::getenv("KOILA_LOG"); level != nullptr && std::strcmp(level, "debug") == 0) settings.log_level = KOILA_LOG_DEBUG;
-  settings.spill_dir = "/tmp";
-  settings.rules_path = "";
-  return true;
+bool start_runtime() {
+  bool started = false;
+  quietly([&] { started = Runtime::start(); });
+  if (started) table.settings = &Runtime::get()->settings();
+  return started;
 }
 
-const koila_runtime* koila_runtime_table() { return &table; }
+const koila_runtime* runtime_table() { return &table; }
 
-void koila_runtime_attached() {}
+void runtime_attached(const char* torch_version) {
+  quietly([&] { Runtime::get()->attached(text_of(torch_version)); });
+}
+
+}  // namespace koila
+
+using koila::is_device;
+using koila::Runtime;
+
+#define KOILA_API extern "C" __attribute__((visibility("default")))
+
+KOILA_API const char* koila_version() { return KOILA_VERSION; }
+
+KOILA_API std::int64_t koila_live_bytes(int device) { return Runtime::get() != nullptr ? koila::live_bytes(device) : 0; }
+
+KOILA_API std::int64_t koila_peak_bytes(int device) { return Runtime::get() != nullptr ? koila::peak_bytes(device) : 0; }
+
+KOILA_API std::int64_t koila_allocations(int device) {
+  return Runtime::get() != nullptr && is_device(device) ? Runtime::get()->ledger().of(device).requests() : 0;
+}
+
+KOILA_API void koila_reset_peak(int device) {
+  if (Runtime::get() != nullptr && is_device(device)) Runtime::get()->ledger().of(device).reset_peak();
+}
+
+KOILA_API int koila_set_budget(int device, std::int64_t bytes) {
+  Runtime* runtime = Runtime::get();
+  if (runtime == nullptr || !runtime->accounts_for(device) || bytes < 0) return 1;
+  runtime->ledger().of(device).set_budget(bytes);
+  return 0;
+}
+
+KOILA_API int koila_set_inject(const char* text) {
+  int result = 1;
+  koila::quietly([&] {
+    Runtime* runtime = Runtime::get();
+    if (runtime == nullptr) return;
+    const std::string value = koila::text_of(text);
+    const auto spec = koila::parse_inject(value);
+    if (!spec && !value.empty()) return;
+    runtime->injector().set(spec, runtime->ledger());
+    result = 0;
+  });
+  return result;
+}
+
+KOILA_API int koila_write_report(const char* path) {
+  int result = 1;
+  koila::quietly([&] {
+    const auto target = koila::parse_report_target(koila::text_of(path));
+    if (Runtime::get() == nullptr || !target) return;
+    const std::string problem = koila::write_report(*target, Runtime::get()->report_data());
+    if (problem.empty()) result = 0;
+    else koila::log::write(KOILA_LOG_ERROR, problem);
+  });
+  return result;
+}

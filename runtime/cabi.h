@@ -4,14 +4,18 @@
 
 #include "runtime/abi.h"
 
-// Reads the configuration and starts the log. False when koila has nothing to do in this process (KOILA_MODE=off, or a bad value under
+namespace koila {
+
+// Reads the configuration and opens the log. False when koila has nothing to do in this process (KOILA_MODE=off, or a bad value under
 // KOILA_STRICT); the table must not be used then.
-bool koila_runtime_start();
+bool start_runtime();
 
 // The functions that the adapter calls. Valid once started, for the life of the process.
-const koila_runtime* koila_runtime_table();
+const koila_runtime* runtime_table();
 
 // To be called when the adapter has attached: from here on there is a report to write at exit.
-void koila_runtime_attached();
+void runtime_attached(const char* torch_version);
+
+}  // namespace koila
 
 #endif  // KOILA_RUNTIME_CABI_H_

@@ -24,7 +24,7 @@ std::string own_folder() {
 }
 
 void stay_out(const std::string& why) {
-  const koila_runtime* runtime = koila_runtime_table();
+  const koila_runtime* runtime = runtime_table();
   runtime->log(KOILA_LOG_WARN, why.c_str());
   runtime->on_note(why.c_str());
 }
@@ -52,8 +52,8 @@ void* choose_init_module(void* real) {
 
 void attach() {
   if (attached.exchange(true)) return;
-  if (!koila_runtime_start()) return;
-  const koila_runtime* runtime = koila_runtime_table();
+  if (!start_runtime()) return;
+  const koila_runtime* runtime = runtime_table();
 
   const std::string folder = own_folder();
   const std::string library = folder + "/libkoila_torch.so";
@@ -71,7 +71,7 @@ void attach() {
 
   static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
   resolve_all(redirects);
-  if (glue(runtime, redirects, running.c_str()) == 0) koila_runtime_attached();
+  if (glue(runtime, redirects, running.c_str()) == 0) runtime_attached(running.c_str());
 }
 
 }  // namespace koila::shim

@@ -11,6 +11,9 @@
 extern "C" {
 #endif
 
+// Such as "0.1.0". Lives as long as the process.
+const char* koila_version(void);
+
 // Bytes of tensors alive on `device`, the highest that figure has been since the last koila_reset_peak, and the number of
 // allocations asked for so far (failed ones included: what KOILA_INJECT_OOM counts).
 int64_t koila_live_bytes(int device);

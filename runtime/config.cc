@@ -1,0 +1,238 @@
+#include "runtime/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <string_view>
+
+#include "runtime/bytes.h"
+
+extern char** environ;
+
+namespace koila {
+namespace {
+
+// Reads a value into the config; false when it is not of the accepted form, and then the config is as it was, or `used` says what of
+// the value was taken.
+using Reader = bool (*)(const std::string& value, Config& config, std::string& used);
+
+struct Variable {
+  const char* name;
+  const char* form;      // what is accepted
+  const char* fallback;  // what is used in place of a bad value
+  Reader read;           // null: no part of koila reads it yet
+};
+
+bool read_flag(const std::string& value, bool& flag) {
+  if (value != "0" && value != "1") return false;
+  flag = value == "1";
+  return true;
+}
+
+std::string trimmed(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+}
+
+bool read_mode(const std::string& value, Config& config, std::string&) {
+  const std::pair<const char*, int> modes[] = {
+      {"off", KOILA_MODE_OFF}, {"track", KOILA_MODE_TRACK}, {"rescue", KOILA_MODE_RESCUE}, {"lazy", KOILA_MODE_LAZY}};
+  for (const auto& [name, mode] : modes) {
+    if (value != name) continue;
+    config.mode = mode;
+    return true;
+  }
+  return false;
+}
+
+bool read_microbatch(const std::string& value, Config& config, std::string&) {
+  std::int64_t rows = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rows);
+  if (error != std::errc() || end != value.data() + value.size() || rows < 1) return false;
+  config.microbatch = rows;
+  return true;
+}
+
+bool read_cpu_memory(const std::string& value, Config& config, std::string&) {
+  if (value == "auto") {
+    config.cpu_memory = {MemoryBudget::Kind::kAuto, 0, 0};
+  } else if (const auto share = parse_percent(value)) {
+    config.cpu_memory = {MemoryBudget::Kind::kShare, 0, *share};
+  } else if (const auto bytes = parse_bytes(value)) {
+    config.cpu_memory = {MemoryBudget::Kind::kBytes, *bytes, 0};
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool read_report(const std::string& value, Config& config, std::string& used) {
+  std::vector<ReportTarget> targets;
+  bool all_good = true;
+  std::string good;
+  for (std::size_t begin = 0; value != "off" && begin <= value.size();) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    const std::string path = trimmed(value.substr(begin, end - begin));
+    if (const auto target = parse_report_target(path)) {
+      targets.push_back(*target);
+      good += (good.empty() ? "" : ",") + path;
+    } else {
+      all_good = false;
+    }
+    begin = end + 1;
+  }
+  if (!all_good && targets.empty()) return false;
+  if (!all_good) used = good;
+  config.reports = std::move(targets);
+  return all_good;
+}
+
+bool read_log(const std::string& value, Config& config, std::string&) {
+  const auto level = parse_log_level(value);
+  if (level) config.log_level = *level;
+  return level.has_value();
+}
+
+bool read_inject(const std::string& value, Config& config, std::string&) {
+  const auto spec = parse_inject(value);
+  if (spec) config.inject = spec;
+  return spec.has_value();
+}
+
+bool read_log_file(const std::string& value, Config& config, std::string&) {
+  config.log_file = value;
+  return true;
+}
+
+bool read_spill_dir(const std::string& value, Config& config, std::string&) {
+  config.spill_dir = value;
+  return true;
+}
+
+bool read_rules(const std::string& value, Config& config, std::string&) {
+  config.rules_path = value;
+  return true;
+}
+
+bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
+
+bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
+
+constexpr Variable kVariables[] = {
+    {"KOILA_MODE", "off, track, rescue or lazy", "rescue", read_mode},
+    {"KOILA_MICROBATCH", "a number of rows from 1", "no fixed micro-batch", read_microbatch},
+    {"KOILA_CPU_MEMORY", "a size with its unit such as 512MiB, a share such as 50%, or auto", "no budget", read_cpu_memory},
+    {"KOILA_REPORT", "off, or stderr and paths that end in .txt or .json, with commas (.html, .csv, .pickle: not yet written)", "stderr",
+     read_report},
+    {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
+    {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
+    {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
+    {"KOILA_RULES", "a path", "no rules of your own", read_rules},
+    {"KOILA_VERIFY", "0 or 1", "0", read_verify},
+    {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
+    {"KOILA_STRICT", "0 or 1", "0", read_strict},
+    {"KOILA_DEVICE_MEMORY", "", "", nullptr},
+    {"KOILA_CACHE", "", "", nullptr},
+    {"KOILA_CUPTI", "", "", nullptr},
+};
+
+// Read by koila's scripts, and in the environment of whatever they start.
+constexpr const char* kScriptVariables[] = {"KOILA_PYTHON"};
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string unknown_name(const std::string& name) {
+  const auto* nearest = &kVariables[0];
+  for (const Variable& variable : kVariables)
+    if (edit_distance(name, variable.name) < edit_distance(name, nearest->name)) nearest = &variable;
+  return name + " is no variable of koila, and is ignored; did you mean " + nearest->name + "?";
+}
+
+}  // namespace
+
+bool ParsedConfig::has_errors() const {
+  return std::any_of(problems.begin(), problems.end(), [](const ConfigProblem& p) { return p.level >= KOILA_LOG_WARN; });
+}
+
+ParsedConfig parse_config(const Environment& environment) {
+  ParsedConfig parsed;
+  for (const auto& [name, value] : environment) {
+    if (!name.starts_with("KOILA_") || value.empty()) continue;
+    if (std::find(std::begin(kScriptVariables), std::end(kScriptVariables), name) != std::end(kScriptVariables)) continue;
+
+    const auto* variable = std::find_if(std::begin(kVariables), std::end(kVariables), [&](const Variable& v) { return name == v.name; });
+    if (variable == std::end(kVariables)) {
+      parsed.problems.push_back({KOILA_LOG_WARN, unknown_name(name)});
+    } else if (variable->read == nullptr) {
+      parsed.problems.push_back({KOILA_LOG_INFO, name + " has no effect in this version of koila"});
+    } else if (std::string used = variable->fallback; !variable->read(value, parsed.config, used)) {
+      parsed.problems.push_back({KOILA_LOG_WARN, name + "=" + value + " is not understood: want " + variable->form + "; using " + used});
+    }
+  }
+  return parsed;
+}
+
+Environment koila_environment() {
+  Environment environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (text.starts_with("KOILA_") && equals != std::string_view::npos)
+      environment.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+std::string expand_path(const std::string& path) {
+  std::string expanded;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const char next = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
+    if (next == 'p') {
+      expanded += std::to_string(getpid());
+    } else if (next == 'h') {
+      char host[256] = "";
+      gethostname(host, sizeof host - 1);
+      expanded += host;
+    } else if (next == '%') {
+      expanded += '%';
+    } else {
+      expanded += path[i];
+      continue;
+    }
+    ++i;
+  }
+  return expanded;
+}
+
+std::optional<int> parse_log_level(const std::string& name) {
+  const std::pair<const char*, int> levels[] = {
+      {"trace", KOILA_LOG_TRACE}, {"debug", KOILA_LOG_DEBUG}, {"info", KOILA_LOG_INFO},         {"warn", KOILA_LOG_WARN},
+      {"warning", KOILA_LOG_WARN}, {"error", KOILA_LOG_ERROR}, {"critical", KOILA_LOG_CRITICAL}, {"off", KOILA_LOG_OFF}};
+  for (const auto& [level_name, level] : levels)
+    if (name == level_name) return level;
+  return std::nullopt;
+}
+
+std::optional<ReportTarget> parse_report_target(const std::string& path) {
+  if (path == "stderr") return ReportTarget{};
+  if (path.ends_with(".txt")) return ReportTarget{ReportTarget::Kind::kText, path};
+  if (path.ends_with(".json")) return ReportTarget{ReportTarget::Kind::kJson, path};
+  return std::nullopt;
+}
+
+}  // namespace koila

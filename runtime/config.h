@@ -1,0 +1,77 @@
+// The configuration, from the environment. A pure function reads it: no file is opened and nothing is printed here.
+#ifndef KOILA_RUNTIME_CONFIG_H_
+#define KOILA_RUNTIME_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/abi.h"
+#include "runtime/inject.h"
+
+namespace koila {
+
+// A budget as it was written; what `auto` and a share come to depends on the machine (memory_limit.h).
+struct MemoryBudget {
+  enum class Kind { kNone, kBytes, kShare, kAuto };
+  Kind kind = Kind::kNone;
+  std::int64_t bytes = 0;  // kBytes
+  double share = 0;        // kShare: of the machine's memory or the container's limit, the smaller; 0 to 1
+};
+
+struct ReportTarget {
+  enum class Kind { kStderr, kText, kJson };
+  Kind kind = Kind::kStderr;
+  std::string path;  // with %p and %h as written; empty for kStderr
+};
+
+struct Config {
+  int mode = KOILA_MODE_RESCUE;
+  std::int64_t microbatch = 0;  // rows; 0: not forced
+  MemoryBudget cpu_memory;
+  std::vector<ReportTarget> reports = {ReportTarget{}};
+  int log_level = KOILA_LOG_WARN;
+  std::string log_file;   // with %p and %h as written; empty: stderr
+  std::string spill_dir;  // empty: the folder for temporary files
+  std::string rules_path;
+  bool verify = false;
+  std::optional<InjectSpec> inject;
+  bool strict = false;
+};
+
+// Something to say about a variable.
+struct ConfigProblem {
+  int level = KOILA_LOG_WARN;  // KOILA_LOG_INFO for what is only early, as a variable of a later version
+  std::string text;            // one line: name, value, accepted form, value used
+};
+
+struct ParsedConfig {
+  Config config;
+  std::vector<ConfigProblem> problems;
+
+  // Whether a value or a name was wrong, which under KOILA_STRICT keeps koila out.
+  bool has_errors() const;
+};
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// Looks at the names that start with KOILA_. An empty value counts as not set.
+ParsedConfig parse_config(const Environment& environment);
+
+// This process's environment, KOILA_* only, in its order.
+Environment koila_environment();
+
+// `path` with %p (process id), %h (host name) and %% replaced.
+std::string expand_path(const std::string& path);
+
+// A log level by spdlog's name; nothing when there is no such level.
+std::optional<int> parse_log_level(const std::string& name);
+
+// A report target by its suffix or as `stderr`; nothing when the suffix is of no format written so far.
+std::optional<ReportTarget> parse_report_target(const std::string& path);
+
+}  // namespace koila
+
+#endif  // KOILA_RUNTIME_CONFIG_H_

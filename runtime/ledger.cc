@@ -1,0 +1,55 @@
+#include "runtime/ledger.h"
+
+#include <algorithm>
+
+namespace koila {
+
+bool Account::try_reserve(std::int64_t bytes) {
+  const std::int64_t budget = this->budget();
+  std::int64_t live;
+  if (budget == 0) {
+    live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  } else {
+    const std::int64_t limit = budget + inherited_.load(std::memory_order_relaxed);
+    std::int64_t before = live_.load(std::memory_order_relaxed);
+    do {
+      live = before + bytes;
+      if (live > limit) return false;
+    } while (!live_.compare_exchange_weak(before, live, std::memory_order_relaxed));
+  }
+  allocations_.fetch_add(1, std::memory_order_relaxed);
+  raise_peak(live);
+  return true;
+}
+
+void Account::release(std::int64_t bytes) {
+  live_.fetch_sub(bytes, std::memory_order_relaxed);
+  frees_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Account::raise_peak(std::int64_t live) {
+  std::int64_t peak = peak_.load(std::memory_order_relaxed);
+  while (live > peak && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  }
+}
+
+void Account::reset_peak() {
+  const std::int64_t old = peak_.exchange(live(), std::memory_order_relaxed);
+  std::int64_t earlier = earlier_peak_.load(std::memory_order_relaxed);
+  while (old > earlier && !earlier_peak_.compare_exchange_weak(earlier, old, std::memory_order_relaxed)) {
+  }
+}
+
+std::int64_t Account::run_peak() const { return std::max(peak(), earlier_peak_.load(std::memory_order_relaxed)); }
+
+void Account::start_anew_after_fork() {
+  const std::int64_t live = this->live();
+  inherited_.store(live, std::memory_order_relaxed);
+  peak_.store(live, std::memory_order_relaxed);
+  earlier_peak_.store(0, std::memory_order_relaxed);
+  requests_.store(0, std::memory_order_relaxed);
+  allocations_.store(0, std::memory_order_relaxed);
+  frees_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace koila

@@ -1,0 +1,60 @@
+#include "runtime/report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace koila {
+
+bool ReportData::is_worth_a_line() const {
+  const bool has_budget = std::any_of(devices.begin(), devices.end(), [](const DeviceFigures& d) { return d.budget_bytes > 0; });
+  return has_budget || events.steps > 0 || !events.oom_events.empty();
+}
+
+std::string device_name(int device) { return device == KOILA_CPU ? "cpu" : "cuda:" + std::to_string(device); }
+
+const char* phase_name(int phase) {
+  switch (phase) {
+    case KOILA_FORWARD: return "forward";
+    case KOILA_BACKWARD: return "backward";
+    case KOILA_OPTIMIZER: return "optimizer";
+  }
+  return "unknown";
+}
+
+const char* mode_name(int mode) {
+  switch (mode) {
+    case KOILA_MODE_OFF: return "off";
+    case KOILA_MODE_TRACK: return "track";
+    case KOILA_MODE_RESCUE: return "rescue";
+    case KOILA_MODE_LAZY: return "lazy";
+  }
+  return "unknown";
+}
+
+std::string write_report(const ReportTarget& target, const ReportData& data) {
+  if (target.kind == ReportTarget::Kind::kStderr) {
+    const std::string text = report_text(data);
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    return "";
+  }
+  const std::string text = target.kind == ReportTarget::Kind::kJson ? report_json(data) : report_text(data);
+  const std::string path = expand_path(target.path);
+  const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
+  const auto failed = [&] { return "cannot write the report " + path + ": " + std::strerror(errno); };
+
+  std::FILE* file = std::fopen(partial.c_str(), "we");
+  if (file == nullptr) return failed();
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !written || std::rename(partial.c_str(), path.c_str()) != 0) {
+    const std::string problem = failed();
+    std::remove(partial.c_str());
+    return problem;
+  }
+  return "";
+}
+
+}  // namespace koila

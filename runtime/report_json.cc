@@ -1,0 +1,79 @@
+#include <nlohmann/json.hpp>
+
+#include "runtime/report.h"
+
+namespace koila {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const OomEvent& event) {
+  return {{"device", device_name(event.device)},
+          {"phase", phase_name(event.phase)},
+          {"op", event.op},
+          {"requested_bytes", event.requested_bytes},
+          {"live_bytes", event.live_bytes},
+          {"budget_bytes", event.budget_bytes},
+          {"outcome", event.outcome == KOILA_RESCUED ? "rescued" : "refused"},
+          {"reason", event.reason},
+          {"micro_batch", event.micro_batch},
+          {"batch", event.batch},
+          {"count", event.count}};
+}
+
+Json to_json(const koila_region_event& region) {
+  return {{"device", device_name(region.device)}, {"batch", region.batch},         {"micro_batch", region.micro_batch},
+          {"runs", region.runs},                  {"forward_only", region.forward_only}, {"halvings", region.halvings},
+          {"operators", region.operators},        {"seconds", region.seconds}};
+}
+
+}  // namespace
+
+std::string report_json(const ReportData& data) {
+  const EventList& events = data.events;
+  Json json = {{"schema", 1},
+               {"koila_version", KOILA_VERSION},
+               {"torch_version", data.torch_version},
+               {"pid", data.pid},
+               {"host", data.host},
+               {"command", data.command},
+               {"mode", mode_name(data.mode)},
+               {"forced_micro_batch", data.microbatch},
+               {"steps", events.steps},
+               {"rescues", events.rescues}};
+
+  json["devices"] = Json::object();
+  for (const DeviceFigures& device : data.devices)
+    json["devices"][device_name(device.device)] = {{"peak_bytes", device.peak_bytes},
+                                                   {"live_bytes", device.live_bytes},
+                                                   {"budget_bytes", device.budget_bytes},
+                                                   {"allocations", device.allocations},
+                                                   {"frees", device.frees}};
+
+  json["oom_events"] = Json::array();
+  json["refusals"] = Json::array();
+  for (const OomEvent& event : events.oom_events) {
+    json["oom_events"].push_back(to_json(event));
+    if (event.outcome == KOILA_REFUSED) json["refusals"].push_back(to_json(event));
+  }
+
+  json["micro_batch"] = events.last_region.micro_batch;
+  json["regions_total"] = {{"count", events.region_totals.count},
+                           {"runs", events.region_totals.runs},
+                           {"forward_only", events.region_totals.forward_only},
+                           {"halvings", events.region_totals.halvings},
+                           {"seconds", events.region_totals.seconds}};
+  json["regions"] = Json::array();
+  for (const koila_region_event& region : events.regions) json["regions"].push_back(to_json(region));
+
+  json["full_batch_ops"] = Json::array();
+  for (const auto& [op, entry] : events.full_batch)
+    json["full_batch_ops"].push_back({{"op", op}, {"bytes", entry.bytes}, {"count", entry.count}});
+  json["notes"] = events.notes;
+  json["next"] = next_thing_to_try(data);
+
+  // A command line or an operator's name may be any bytes.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace koila

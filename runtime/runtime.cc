@@ -1,0 +1,149 @@
+#include "runtime/runtime.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/bytes.h"
+#include "runtime/log.h"
+#include "runtime/memory_limit.h"
+
+namespace koila {
+namespace {
+
+std::string read_arguments() {
+  std::FILE* file = std::fopen("/proc/self/cmdline", "re");
+  if (file == nullptr) return "";
+  char buffer[4096];
+  const std::size_t n = std::fread(buffer, 1, sizeof buffer, file);
+  std::fclose(file);
+  std::string arguments(buffer, n);
+  while (!arguments.empty() && arguments.back() == '\0') arguments.pop_back();
+  std::replace(arguments.begin(), arguments.end(), '\0', ' ');
+  return arguments;
+}
+
+// A worker that Python's multiprocessing started afresh; its parent has the program's report.
+bool is_spawned_worker(const std::string& arguments) { return arguments.find("--multiprocessing-fork") != std::string::npos; }
+
+bool is_writable_folder(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+}  // namespace
+
+std::atomic<Runtime*> Runtime::runtime_{nullptr};
+
+Runtime::Runtime(Config config) : config_(std::move(config)) {}
+
+bool Runtime::start() {
+  ParsedConfig parsed = parse_config(koila_environment());
+  if (parsed.config.mode == KOILA_MODE_OFF) return false;
+  log::open(parsed.config.log_level, parsed.config.log_file);
+  for (const ConfigProblem& problem : parsed.problems) log::write(problem.level, problem.text);
+  if (parsed.config.strict && parsed.has_errors()) {
+    log::write(KOILA_LOG_WARN, "koila stays out of this process: KOILA_STRICT is set, and the configuration has errors");
+    return false;
+  }
+
+  // Leaked on purpose: tensors outlive every exit handler.
+  auto* runtime = new Runtime(std::move(parsed.config));
+  runtime->resolve_spill_dir();
+  runtime->resolve_cpu_budget();
+  runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
+
+  koila_settings& settings = runtime->settings_;
+  settings.mode = runtime->config_.mode;
+  settings.microbatch = runtime->config_.microbatch;
+  settings.cpu_budget_bytes = runtime->ledger_.of(KOILA_CPU).budget();
+  settings.verify = runtime->config_.verify;
+  settings.log_level = runtime->config_.log_level;
+  settings.spill_dir = runtime->spill_dir_.c_str();
+  settings.rules_path = runtime->config_.rules_path.c_str();
+  runtime_.store(runtime, std::memory_order_release);
+  return true;
+}
+
+void Runtime::resolve_spill_dir() {
+  const char* temporary = std::getenv("TMPDIR");
+  spill_dir_ = temporary != nullptr && is_writable_folder(temporary) ? temporary : "/tmp";
+  if (config_.spill_dir.empty()) return;
+  if (is_writable_folder(config_.spill_dir)) {
+    spill_dir_ = config_.spill_dir;
+  } else {
+    log::write(KOILA_LOG_WARN, "KOILA_SPILL_DIR=" + config_.spill_dir + " is not a folder that can be written; using " + spill_dir_);
+  }
+}
+
+void Runtime::resolve_cpu_budget() {
+  if (config_.cpu_memory.kind == MemoryBudget::Kind::kNone) return;
+  const std::optional<std::int64_t> budget = resolve_budget(config_.cpu_memory, read_memory_facts());
+  if (!budget) {
+    log::write(KOILA_LOG_WARN, "KOILA_CPU_MEMORY: this machine's memory cannot be read; using no budget");
+    return;
+  }
+  ledger_.of(KOILA_CPU).set_budget(*budget);
+  log::write(KOILA_LOG_INFO, "budget for CPU tensors: " + format_bytes(*budget));
+}
+
+void Runtime::attached(const std::string& torch_version) {
+  torch_version_ = torch_version;
+  attached_ = true;
+  std::atexit([] { get()->write_reports(); });
+  pthread_atfork(nullptr, nullptr, [] { get()->start_anew_after_fork(); });
+}
+
+void Runtime::start_anew_after_fork() {
+  // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
+  events_ = new Events;
+  log::open(config_.log_level, config_.log_file);
+  ledger_.start_anew_after_fork();
+  injector_.restart(ledger_);
+  forked_ = true;
+}
+
+void Runtime::on_oom(const OomEvent& event) {
+  const bool first = events_->add_oom(event);
+  const int level = first ? KOILA_LOG_WARN : KOILA_LOG_DEBUG;
+  if (log::enabled(level)) log::write(level, describe(event));
+}
+
+ReportData Runtime::report_data() const {
+  ReportData data;
+  data.mode = config_.mode;
+  data.microbatch = config_.microbatch;
+  data.pid = getpid();
+  data.host = expand_path("%h");
+  data.command = read_arguments();
+  data.torch_version = torch_version_;
+  for (int device = KOILA_CPU; device < kCudaDevices; ++device) {
+    const Account& account = ledger_.of(device);
+    if (account.requests() == 0 && account.budget() == 0) continue;
+    data.devices.push_back({device, account.live(), account.run_peak(), account.budget(), account.allocations(), account.frees()});
+  }
+  data.events = events_->snapshot();
+  return data;
+}
+
+void Runtime::write_reports() const {
+  try {
+    const ReportData data = report_data();
+    const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();
+    // A data loader's workers would each add a report of nothing, and overwrite the program's.
+    if ((forked_ || is_spawned_worker(data.command)) && !did_something) return;
+    for (const ReportTarget& target : config_.reports) {
+      if (target.kind == ReportTarget::Kind::kStderr && !data.is_worth_a_line()) continue;
+      const std::string problem = write_report(target, data);
+      if (!problem.empty()) log::write(KOILA_LOG_ERROR, problem);
+    }
+  } catch (...) {
+    // The program has done its work: no report is better than a crash after it.
+  }
+}
+
+}  // namespace koila
