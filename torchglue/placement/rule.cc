@@ -1,5 +1,6 @@
 #include "torchglue/placement/rule.h"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 
@@ -145,6 +146,10 @@ void OpCall::set_argument(int arg, c10::IValue value) { replaced_.emplace_back(a
 
 void OpCall::weight_by_rows(int arg) { weighted_.push_back(arg); }
 
+void OpCall::run_instead(const char* name, const char* overload, std::vector<c10::IValue> more) {
+  instead_ = Instead{name, overload, std::move(more)};
+}
+
 void OpCall::divide_outputs_by(std::vector<int> real_arguments, Denominator f) {
   real_arguments_ = std::move(real_arguments);
   denominator_ = std::move(f);
@@ -166,6 +171,13 @@ const Rule* find_rule(const c10::FunctionSchema& schema) {
     return look_up(name.substr(0, name.size() - 1), schema.overload_name());
   }
   return nullptr;
+}
+
+std::vector<const Rule*> registered_rules() {
+  std::vector<const Rule*> rules;
+  for (const auto& [name, rule] : table()) rules.push_back(&rule);
+  std::sort(rules.begin(), rules.end(), [](const Rule* a, const Rule* b) { return std::string_view(a->name) < b->name; });
+  return rules;
 }
 
 }  // namespace koila

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -86,10 +87,14 @@ class OpCall {
   // first; the others may be deferred and must not be read by `f`.
   using Denominator = std::function<at::Tensor(const std::vector<c10::IValue>& full_arguments)>;
   void divide_outputs_by(std::vector<int> real_arguments, Denominator f);
+  // Micro-batches run this overload instead, on these arguments (as answered) followed by `more`: a micro-batch of one row has a size-1
+  // dimension more, so squeeze() must name the dimensions that it means.
+  void run_instead(const char* name, const char* overload, std::vector<c10::IValue> more);
   // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors.
   void output(int i, const Placement& placement);
 
   struct Slice { ArgRef arg; Placement placement; };
+  struct Instead { std::string name, overload; std::vector<c10::IValue> more; };
   struct Literal { int arg; int element; int64_t factor; };
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<Literal>& literals() const { return literals_; }
@@ -98,6 +103,7 @@ class OpCall {
   const std::vector<Placement>& outputs() const { return outputs_; }
   const std::vector<int>& real_arguments() const { return real_arguments_; }
   const Denominator& denominator() const { return denominator_; }
+  const std::optional<Instead>& instead() const { return instead_; }
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
@@ -113,6 +119,7 @@ class OpCall {
   std::vector<Placement> outputs_;
   std::vector<int> real_arguments_;
   Denominator denominator_;
+  std::optional<Instead> instead_;
   bool scale_outputs_by_rows_ = false;
 };
 
@@ -143,5 +150,8 @@ class RegisterRules {
 
 // The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
 const Rule* find_rule(const c10::FunctionSchema& schema);
+
+// Every registered rule, sorted by name.
+std::vector<const Rule*> registered_rules();
 
 }  // namespace koila
