@@ -1,0 +1,47 @@
+# What koila needs of the system; to be sourced after common.sh.
+
+# A Debian package, and a command or header by which to know that it is there. Debian's own meson is too old: it comes from pip.
+needed_packages=(
+  'g++ command:g++'
+  'ninja-build command:ninja'
+  'pkg-config command:pkg-config'
+  'libspdlog-dev header:spdlog/spdlog.h'
+  'libfmt-dev header:fmt/format.h'
+  'nlohmann-json3-dev header:nlohmann/json.hpp'
+  'libgtest-dev header:gtest/gtest.h'
+)
+
+is_there() {
+  case $1 in
+    command:*) command -v "${1#command:}" >/dev/null ;;
+    header:*) [[ -e /usr/include/${1#header:} || -e /usr/local/include/${1#header:} ]] ;;
+  esac
+}
+
+# Names of the packages that are missing, one a line.
+missing_packages() {
+  local entry
+  for entry in "${needed_packages[@]}"; do
+    is_there "${entry#* }" || echo "${entry%% *}"
+  done
+  # Debian keeps what venv needs out of python3. A venv that is there already shows that nothing is missing.
+  if [[ ! -x $python && -z ${KOILA_PYTHON:-} ]]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  fi
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]} > 0)) || return 0
+  if ! command -v apt-get >/dev/null; then
+    fail "missing on this system (Debian's names): ${missing[*]}"
+  fi
+  if ((EUID != 0)); then
+    fail "first install what is missing: sudo apt-get install -y ${missing[*]}"
+  fi
+  is_there command:ccache || missing+=(ccache)
+  say "installing ${missing[*]}"
+  quietly apt-get update
+  DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "${missing[@]}"
+}

@@ -1,0 +1,48 @@
+# The Python environment .venv; to be sourced after common.sh.
+#
+# With KOILA_PYTHON it is made by that Python and sees that Python's torch, until .venv is removed; else torch comes from pip (its CPU
+# build is enough, and on a machine with a GPU the system's python3 is taken when it has a torch).
+
+torch_requirement='torch==2.13.0'
+
+has_torch() { "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; }
+
+# The Python whose torch koila is built for; empty: pip's torch in .venv.
+users_python() {
+  local chosen=${KOILA_PYTHON:-}
+  if [[ -n $chosen ]]; then
+    chosen=$(command -v "$chosen") || fail "KOILA_PYTHON=$KOILA_PYTHON is no command"
+    chosen=$(realpath -s "$chosen")
+    if [[ $chosen == "$python" ]]; then chosen=; fi
+  fi
+  if [[ -n $chosen ]]; then
+    has_torch "$chosen" || fail "KOILA_PYTHON=$KOILA_PYTHON has no torch"
+    echo "$chosen"
+  elif [[ -e .venv/.koila-python ]]; then
+    cat .venv/.koila-python
+  elif [[ ! -e .venv && -e /dev/nvidia0 ]] && has_torch python3; then
+    command -v python3
+  fi
+}
+
+setup_python() {
+  local user stamp
+  user=$(users_python)
+  stamp="$user $torch_requirement $(cat tests/requirements.txt)"
+  if [[ -e .venv/.koila-stamp && $(cat .venv/.koila-stamp) == "$stamp" ]]; then return; fi
+
+  if [[ -n $user ]]; then
+    say "setting up .venv with the torch of $user"
+    quietly "$user" -m venv --clear .venv
+    # A path file and not --system-site-packages: of a Python that is a venv itself, that would show the packages below it.
+    "$user" -c 'import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))' \
+      >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/koila_torch.pth"
+    echo "$user" >.venv/.koila-python
+  else
+    say 'setting up .venv with torch from pip (a few minutes at first)'
+    [[ -x $python ]] || quietly python3 -m venv .venv
+    quietly "$python" -m pip install "$torch_requirement" numpy
+  fi
+  quietly "$python" -m pip install 'meson>=1.1' -r tests/requirements.txt
+  printf '%s' "$stamp" >.venv/.koila-stamp
+}

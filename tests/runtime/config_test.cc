@@ -1,0 +1,159 @@
+#include "runtime/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace koila {
+namespace {
+
+ParsedConfig parse(const Environment& environment) { return parse_config(environment); }
+
+// The one problem of a bad value; fails the test when there are more or none.
+std::string problem_of(const std::string& name, const std::string& value) {
+  const ParsedConfig parsed = parse({{name, value}});
+  EXPECT_EQ(parsed.problems.size(), 1U) << name << "=" << value;
+  EXPECT_TRUE(parsed.has_errors()) << name << "=" << value;
+  return parsed.problems.empty() ? "" : parsed.problems[0].text;
+}
+
+TEST(Config, DefaultsWithoutVariables) {
+  const ParsedConfig parsed = parse({{"PATH", "/bin"}, {"HOME", "/"}});
+  EXPECT_TRUE(parsed.problems.empty());
+  EXPECT_EQ(parsed.config.mode, KOILA_MODE_RESCUE);
+  EXPECT_EQ(parsed.config.microbatch, 0);
+  EXPECT_EQ(parsed.config.cpu_memory.kind, MemoryBudget::Kind::kNone);
+  EXPECT_EQ(parsed.config.log_level, KOILA_LOG_WARN);
+  ASSERT_EQ(parsed.config.reports.size(), 1U);
+  EXPECT_EQ(parsed.config.reports[0].kind, ReportTarget::Kind::kStderr);
+  EXPECT_FALSE(parsed.config.inject);
+}
+
+TEST(Config, ReadsEveryVariable) {
+  const ParsedConfig parsed = parse({{"KOILA_MODE", "lazy"},
+                                     {"KOILA_MICROBATCH", "7"},
+                                     {"KOILA_CPU_MEMORY", "512MiB"},
+                                     {"KOILA_REPORT", "a.json, b.txt,stderr"},
+                                     {"KOILA_LOG", "debug"},
+                                     {"KOILA_LOG_FILE", "koila.log"},
+                                     {"KOILA_SPILL_DIR", "/spill"},
+                                     {"KOILA_RULES", "rules.txt"},
+                                     {"KOILA_VERIFY", "1"},
+                                     {"KOILA_INJECT_OOM", "cpu:nth:120"},
+                                     {"KOILA_STRICT", "1"},
+                                     {"KOILA_PYTHON", "/usr/bin/python3"}});
+  EXPECT_TRUE(parsed.problems.empty());
+  const Config& config = parsed.config;
+  EXPECT_EQ(config.mode, KOILA_MODE_LAZY);
+  EXPECT_EQ(config.microbatch, 7);
+  EXPECT_EQ(config.cpu_memory.kind, MemoryBudget::Kind::kBytes);
+  EXPECT_EQ(config.cpu_memory.bytes, 512LL << 20);
+  ASSERT_EQ(config.reports.size(), 3U);
+  EXPECT_EQ(config.reports[0].kind, ReportTarget::Kind::kJson);
+  EXPECT_EQ(config.reports[0].path, "a.json");
+  EXPECT_EQ(config.reports[1].kind, ReportTarget::Kind::kText);
+  EXPECT_EQ(config.reports[1].path, "b.txt");
+  EXPECT_EQ(config.reports[2].kind, ReportTarget::Kind::kStderr);
+  EXPECT_EQ(config.log_level, KOILA_LOG_DEBUG);
+  EXPECT_EQ(config.log_file, "koila.log");
+  EXPECT_EQ(config.spill_dir, "/spill");
+  EXPECT_EQ(config.rules_path, "rules.txt");
+  EXPECT_TRUE(config.verify);
+  ASSERT_TRUE(config.inject);
+  EXPECT_EQ(config.inject->number, 120);
+  EXPECT_TRUE(config.strict);
+}
+
+TEST(Config, BudgetTakesShareAndAuto) {
+  const MemoryBudget share = parse({{"KOILA_CPU_MEMORY", "50%"}}).config.cpu_memory;
+  EXPECT_EQ(share.kind, MemoryBudget::Kind::kShare);
+  EXPECT_DOUBLE_EQ(share.share, 0.5);
+  EXPECT_EQ(parse({{"KOILA_CPU_MEMORY", "auto"}}).config.cpu_memory.kind, MemoryBudget::Kind::kAuto);
+}
+
+TEST(Config, EmptyIsNotSet) {
+  const ParsedConfig parsed = parse({{"KOILA_CPU_MEMORY", ""}, {"KOILA_REPORT", ""}});
+  EXPECT_TRUE(parsed.problems.empty());
+  EXPECT_EQ(parsed.config.reports.size(), 1U);
+}
+
+TEST(Config, BadValueSaysNameValueFormAndWhatIsUsed) {
+  EXPECT_EQ(problem_of("KOILA_CPU_MEMORY", "12XB"),
+            "KOILA_CPU_MEMORY=12XB is not understood: want a size with its unit such as 512MiB, a share such as 50%, or auto; "
+            "using no budget");
+  EXPECT_EQ(problem_of("KOILA_MODE", "on"), "KOILA_MODE=on is not understood: want off, track, rescue or lazy; using rescue");
+}
+
+TEST(Config, BadValuesLeaveTheDefault) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"KOILA_MODE", "RESCUE"},       {"KOILA_MICROBATCH", "0"},  {"KOILA_MICROBATCH", "-3"}, {"KOILA_MICROBATCH", "4rows"},
+      {"KOILA_CPU_MEMORY", "512"},    {"KOILA_CPU_MEMORY", "0B"}, {"KOILA_LOG", "loud"},      {"KOILA_VERIFY", "yes"},
+      {"KOILA_INJECT_OOM", "nth:0"},  {"KOILA_STRICT", "true"},   {"KOILA_REPORT", "report"}, {"KOILA_REPORT", ","},
+      {"KOILA_REPORT", "report.html"}};
+  for (const auto& [name, value] : bad) {
+    problem_of(name, value);
+    const Config config = parse({{name, value}}).config;
+    EXPECT_EQ(config.mode, KOILA_MODE_RESCUE);
+    EXPECT_EQ(config.microbatch, 0);
+    EXPECT_EQ(config.cpu_memory.kind, MemoryBudget::Kind::kNone);
+    EXPECT_EQ(config.log_level, KOILA_LOG_WARN);
+    EXPECT_FALSE(config.verify);
+    EXPECT_FALSE(config.strict);
+    EXPECT_FALSE(config.inject);
+    EXPECT_EQ(config.reports.size(), 1U);
+  }
+}
+
+TEST(Config, ReportOffIsNoTarget) { EXPECT_TRUE(parse({{"KOILA_REPORT", "off"}}).config.reports.empty()); }
+
+TEST(Config, ReportKeepsTheGoodPartOfAList) {
+  const ParsedConfig parsed = parse({{"KOILA_REPORT", "a.json,b.html"}});
+  ASSERT_EQ(parsed.config.reports.size(), 1U);
+  EXPECT_EQ(parsed.config.reports[0].path, "a.json");
+  ASSERT_EQ(parsed.problems.size(), 1U);
+  EXPECT_NE(parsed.problems[0].text.find("not yet written"), std::string::npos);
+  EXPECT_NE(parsed.problems[0].text.find("using a.json"), std::string::npos);
+}
+
+TEST(Config, UnknownNameSuggestsTheNearest) {
+  const std::pair<const char*, const char*> typos[] = {{"KOILA_CPU_MEMROY", "KOILA_CPU_MEMORY"},
+                                                       {"KOILA_MODES", "KOILA_MODE"},
+                                                       {"KOILA_MICRO_BATCH", "KOILA_MICROBATCH"},
+                                                       {"KOILA_INJECT", "KOILA_INJECT_OOM"}};
+  for (const auto& [typo, right] : typos)
+    EXPECT_NE(problem_of(typo, "1").find(std::string("did you mean ") + right + "?"), std::string::npos) << typo;
+}
+
+TEST(Config, LaterVariablesAreNoErrors) {
+  for (const char* name : {"KOILA_DEVICE_MEMORY", "KOILA_CACHE", "KOILA_CUPTI"}) {
+    const ParsedConfig parsed = parse({{name, "1"}});
+    ASSERT_EQ(parsed.problems.size(), 1U);
+    EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_INFO);
+    EXPECT_FALSE(parsed.has_errors());
+  }
+}
+
+TEST(Config, PathsExpand) {
+  EXPECT_EQ(expand_path("r-%p.json"), "r-" + std::to_string(getpid()) + ".json");
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  EXPECT_EQ(expand_path("%h/100%%/%x%"), std::string(host) + "/100%/%x%");
+}
+
+TEST(Config, EnvironmentIsKoilasOnly) {
+  setenv("KOILA_TEST_VARIABLE", "a=b", 1);
+  setenv("NOT_KOILA", "1", 1);
+  const Environment environment = koila_environment();
+  unsetenv("KOILA_TEST_VARIABLE");
+  unsetenv("NOT_KOILA");
+  bool found = false;
+  for (const auto& [name, value] : environment) {
+    EXPECT_EQ(name.rfind("KOILA_", 0), 0U);
+    found = found || (name == "KOILA_TEST_VARIABLE" && value == "a=b");
+  }
+  EXPECT_TRUE(found);
+}
+
+}  // namespace
+}  // namespace koila
