@@ -1,0 +1,237 @@
+// Indexing: picking and placing entries by index. Indices count within other dimensions than the batch's, or into a table that is not split.
+#include <algorithm>
+
+#include "torchglue/placement/alignment.h"
+#include "torchglue/placement/operands.h"
+
+namespace koila {
+namespace {
+
+Verdict gather(OpCall&);         // (self, dim, index): every operand has the same dimensions
+Verdict scatter(OpCall&);        // (self, dim, index, src or value)
+Verdict take_along(OpCall&);     // (self, indices, dim): broadcast but for dim
+Verdict index_select(OpCall&);   // (self, dim, index [n])
+Verdict index_write(OpCall&);    // (self, dim, index [n], source or value)
+Verdict index(OpCall&);          // (self, indices): self[i, :, j]
+Verdict index_put(OpCall&);      // (self, indices, values)
+Verdict select_write(OpCall&);   // (self, src, dim, index)
+Verdict slice_write(OpCall&);    // (self, src, dim, start, end, step)
+Verdict search(OpCall&);         // (sorted_sequence, self)
+Verdict bucketize(OpCall&);      // (self, boundaries)
+Verdict member(OpCall&);         // (elements, test_elements)
+
+const RegisterRules kTable{
+    {"aten::bucketize.Tensor", bucketize},
+    {"aten::gather", gather},
+    {"aten::index.Tensor", index},
+    {"aten::index_add", index_write},
+    {"aten::index_copy", index_write},
+    {"aten::index_fill", index_write},
+    {"aten::index_put", index_put},
+    {"aten::index_select", index_select},
+    {"aten::isin.Tensor_Tensor", member},
+    {"aten::scatter", scatter},
+    {"aten::scatter_add", scatter},
+    {"aten::scatter_reduce", scatter},
+    {"aten::searchsorted.Tensor", search},
+    {"aten::select_scatter", select_write},
+    {"aten::slice_scatter", slice_write},
+    {"aten::take_along_dim", take_along},
+};
+
+// gather(self, dim, index): out[i][j] = self[i][index[i][j]] for dim = 1.
+Verdict gather(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const TensorSpec& index = call.tensor(2);
+  auto dim = wrap_dim(call.integer(1), self.dim());
+  if (!dim || self.dim() != index.dim()) return Verdict::kNo;
+  if (self.placement.is_partial()) return index.placement.is_replicate() ? local(call, Placement::partial()) : Verdict::kNo;
+  const Placement p = call.first_split()->placement;
+  if (!p.is_shard() || !call.require({2}, p)) return Verdict::kNo;
+  if (p.dim == *dim) {
+    // Each entry of the index picks from all of self.
+    return self.placement.is_replicate() ? local(call, p) : Verdict::kNo;
+  }
+  return call.require({0}, p) ? local(call, p) : Verdict::kNo;
+}
+
+Verdict scatter(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  auto dim = wrap_dim(call.integer(1), self.dim());
+  const Placement p = call.first_split()->placement;
+  if (!dim || !p.is_shard() || p.dim == *dim) return Verdict::kNo;
+  for (ArgRef ref : defined_operands(call)) {
+    const TensorSpec& t = spec(call, ref);
+    if (t.dim() == 0 && t.placement.is_replicate() && ref.arg == 3) continue;  // a value
+    if (t.dim() != self.dim() || !call.require(ref, p)) return Verdict::kNo;
+  }
+  return local(call, p);
+}
+
+Verdict take_along(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  if (call.none(2) || self.dim() != call.tensor(1).dim()) return Verdict::kNo;
+  auto dim = wrap_dim(call.integer(2), self.dim());
+  auto out = align(call, defined_operands(call));
+  return out && dim && *dim != out->dim ? local(call, *out) : Verdict::kNo;
+}
+
+Verdict index_select(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const TensorSpec& index = call.tensor(2);
+  auto dim = wrap_dim(call.integer(1), self.dim());
+  if (!dim) return Verdict::kNo;
+  if (index.placement.is_replicate()) {
+    if (self.placement.is_partial()) return local(call, Placement::partial());
+    return self.placement.is_shard() && self.placement.dim != *dim ? local(call, self.placement) : Verdict::kNo;
+  }
+  // Rows of a table that is not split.
+  if (!self.placement.is_replicate() || !index.placement.is_shard()) return Verdict::kNo;
+  return local(call, index.placement.at(*dim));
+}
+
+Verdict index_write(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  auto dim = wrap_dim(call.integer(1), self.dim());
+  if (!dim || !call.tensor(2).placement.is_replicate()) return Verdict::kNo;
+  const Placement p = call.first_split()->placement;
+  if (!p.is_shard() || p.dim == *dim || !call.require({0}, p)) return Verdict::kNo;
+  const TensorSpec& source = call.tensor(3);
+  if (source.defined && source.dim() > 0) {
+    if (source.dim() != self.dim() || !call.require({3}, p)) return Verdict::kNo;
+  } else if (source.defined && !source.placement.is_replicate()) {
+    return Verdict::kNo;
+  }
+  return local(call, p);
+}
+
+// --- self[indices] ---
+
+// How self's dimensions and those of the broadcast indices make up the result, as NumPy has it: indexed dimensions that stand together are
+// replaced where they stand; else the indices' dimensions come first. A mask stands for as many dimensions as it has, and gives one.
+struct Picked {
+  std::vector<bool> indexed;   // per dimension of self
+  int64_t index_dims = 0;      // of the broadcast indices
+  int64_t place = 0;           // where they stand in the result
+  bool has_mask = false;
+
+  int64_t dims_before(int64_t dim) const { return dim - std::count(indexed.begin(), indexed.begin() + dim, true); }
+  // Where a dimension of self that is not indexed goes.
+  int64_t kept(int64_t dim) const {
+    const int64_t n = dims_before(dim);
+    return n < place ? n : n + index_dims;
+  }
+};
+
+std::optional<Picked> picked(const TensorSpec& self, const std::vector<TensorSpec>& indices) {
+  Picked result;
+  result.indexed.assign(self.dim(), false);
+  int64_t dim = 0;
+  std::vector<int64_t> runs;  // first dimension of each group of indexed dimensions that stand together
+  bool in_run = false;
+  for (const TensorSpec& index : indices) {
+    if (!index.defined) {
+      in_run = false;
+      ++dim;
+      continue;
+    }
+    const bool mask = index.dtype == c10::ScalarType::Bool || index.dtype == c10::ScalarType::Byte;
+    const int64_t taken = mask ? index.dim() : 1;
+    if (taken == 0) return std::nullopt;
+    if (dim + taken > self.dim()) return std::nullopt;
+    if (!in_run) runs.push_back(dim);
+    in_run = true;
+    for (int64_t i = 0; i < taken; ++i) result.indexed[dim++] = true;
+    result.has_mask |= mask;
+    result.index_dims = std::max<int64_t>(result.index_dims, mask ? 1 : index.dim());
+  }
+  if (dim > self.dim() || runs.empty()) return std::nullopt;
+  result.place = runs.size() == 1 ? result.dims_before(runs[0]) : 0;
+  return result;
+}
+
+Verdict index(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const auto plan = picked(self, call.list(1));
+  if (!plan) return Verdict::kNo;
+  const ArgRefs indices = defined_operands(call, {1});
+  if (others_replicate(call, {0})) {
+    if (self.placement.is_partial()) return local(call, Placement::partial());
+    const int64_t dim = self.placement.dim;
+    return plan->indexed[dim] ? Verdict::kNo : local(call, self.placement.at(plan->kept(dim)));
+  }
+  // A table that is not split, looked up by indices that are. How many entries a mask picks depends on its values.
+  if (!self.placement.is_replicate() || plan->has_mask) return Verdict::kNo;
+  auto out = align(call, indices);
+  return out ? local(call, out->at(plan->place + out->dim)) : Verdict::kNo;
+}
+
+Verdict index_put(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const TensorSpec& values = call.tensor(2);
+  const auto plan = picked(self, call.list(1));
+  if (!plan || !self.placement.is_shard() || !others_replicate(call, {0, 2})) return Verdict::kNo;
+  if (plan->indexed[self.placement.dim]) return Verdict::kNo;
+  // The values broadcast to what self[indices] would give.
+  const int64_t kept = self.dim() - std::count(plan->indexed.begin(), plan->indexed.end(), true);
+  const int64_t dim = plan->kept(self.placement.dim) - (kept + plan->index_dims) + values.dim();
+  if (dim < 0 || values.sizes[dim] == 1) {
+    if (!values.placement.is_replicate()) return Verdict::kNo;
+  } else if (!call.require({2}, self.placement.at(dim))) {
+    return Verdict::kNo;
+  }
+  return local(call, self.placement);
+}
+
+// --- the rest ---
+
+Verdict select_write(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  auto dim = wrap_dim(call.integer(2), self.dim());
+  if (!dim) return Verdict::kNo;
+  if (self.placement.is_partial() && call.tensor(1).placement.is_partial()) return local(call, Placement::partial());
+  Placement p = self.placement;
+  if (p.is_replicate()) {
+    const Placement& src = call.tensor(1).placement;
+    p = src.at(src.dim + (*dim <= src.dim ? 1 : 0));
+    if (!src.is_shard()) return Verdict::kNo;
+  }
+  if (!p.is_shard() || p.dim == *dim) return Verdict::kNo;
+  return call.require({0}, p) && call.require({1}, p.at(p.dim - (*dim < p.dim ? 1 : 0))) ? local(call, p) : Verdict::kNo;
+}
+
+Verdict slice_write(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  auto dim = wrap_dim(call.integer(2, 0), self.dim());
+  if (self.placement.is_partial() && call.tensor(1).placement.is_partial()) return local(call, Placement::partial());
+  const Placement p = call.first_split()->placement;
+  if (!dim || !p.is_shard() || p.dim == *dim) return Verdict::kNo;
+  return call.require({0}, p) && call.require({1}, p) ? local(call, p) : Verdict::kNo;
+}
+
+Verdict search(OpCall& call) {
+  const TensorSpec& sorted = call.tensor(0);
+  const TensorSpec& self = call.tensor(1);
+  const Placement p = call.first_split()->placement;
+  if (!p.is_shard()) return Verdict::kNo;
+  // One sequence for all.
+  if (sorted.dim() == 1) {
+    const bool alone = self.placement.is_shard() && others_replicate(call, {1});
+    return alone ? local(call, p) : Verdict::kNo;
+  }
+  if (p.dim >= sorted.dim() - 1) return Verdict::kNo;
+  for (ArgRef ref : defined_operands(call)) {
+    if (!call.require(ref, p)) return Verdict::kNo;
+  }
+  return local(call, p);
+}
+
+Verdict bucketize(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  return self.placement.is_shard() && others_replicate(call, {0}) ? local(call, self.placement) : Verdict::kNo;
+}
+
+Verdict member(OpCall& call) { return bucketize(call); }
+
+}  // namespace
+}  // namespace koila

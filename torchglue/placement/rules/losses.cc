@@ -1,0 +1,160 @@
+// Losses, normalised exactly: `mean` divides by what the full batch holds, whatever its micro-batches hold.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/masked_select.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+
+#include "torchglue/placement/alignment.h"
+#include "torchglue/placement/operands.h"
+
+namespace koila {
+namespace {
+
+Verdict pointwise_loss(OpCall&);   // a loss per entry, operands broadcast
+Verdict row_loss(OpCall&);         // a loss per row: every operand but `weight` goes along with dimension 0
+Verdict triplet_loss(OpCall&);     // a loss per vector of the last dimension
+Verdict ctc_loss(OpCall&);         // (log_probs [T, N, C], targets [N, S], lengths [N], lengths [N])
+Verdict class_loss(OpCall&);       // cross entropy and NLL
+Verdict vector_distance(OpCall&);  // (x1, x2): over the last dimension
+Verdict similarity(OpCall&);       // (x1, x2, dim)
+Verdict matrix_distance(OpCall&);  // (x1 [..., P, M], x2 [..., R, M])
+
+const RegisterRules kTable{
+    {"aten::binary_cross_entropy", pointwise_loss},
+    {"aten::binary_cross_entropy_with_logits", pointwise_loss},
+    {"aten::hinge_embedding_loss", pointwise_loss},
+    {"aten::huber_loss", pointwise_loss},
+    {"aten::kl_div", pointwise_loss},
+    {"aten::l1_loss", pointwise_loss},
+    {"aten::margin_ranking_loss", pointwise_loss},
+    {"aten::mse_loss", pointwise_loss},
+    {"aten::poisson_nll_loss", pointwise_loss},
+    {"aten::smooth_l1_loss", pointwise_loss},
+    {"aten::soft_margin_loss", pointwise_loss},
+
+    {"aten::cosine_embedding_loss", row_loss},
+    {"aten::ctc_loss.Tensor", ctc_loss},
+    {"aten::multi_margin_loss", row_loss},
+    {"aten::multilabel_margin_loss", row_loss},
+    {"aten::triplet_margin_loss", triplet_loss},
+
+    {"aten::cross_entropy_loss", class_loss},
+    {"aten::nll_loss", class_loss},
+    {"aten::nll_loss2d", class_loss},
+    {"aten::nll_loss_nd", class_loss},
+
+    {"aten::cdist", matrix_distance},
+    {"aten::cosine_similarity", similarity},
+    {"aten::pairwise_distance", vector_distance},
+};
+
+// A reduction whose terms come in equal number from every row: the mean of a micro-batch is its share, times rows / B.
+Verdict reduced(OpCall& call, const Placement& unreduced) {
+  switch (call.integer(call.find("reduction"), at::Reduction::Mean)) {
+    case at::Reduction::None:
+      return local(call, unreduced);
+    case at::Reduction::Mean:
+      call.scale_outputs_by_rows();
+      return local(call, Placement::partial());
+    case at::Reduction::Sum:
+      return local(call, Placement::partial());
+  }
+  return Verdict::kNo;
+}
+
+Verdict pointwise_loss(OpCall& call) {
+  auto out = align(call, defined_operands(call));
+  return out ? reduced(call, *out) : Verdict::kNo;
+}
+
+Verdict row_loss(OpCall& call) {
+  const TensorSpec* split = call.first_split();
+  const Placement p = split->placement;
+  if (!p.is_shard() || p.dim != 0) return Verdict::kNo;
+  const int weight = call.find("weight");  // per class
+  for (ArgRef ref : defined_operands(call)) {
+    if (ref.arg == weight ? !spec(call, ref).placement.is_replicate() : !call.require(ref, p)) return Verdict::kNo;
+  }
+  // [C] alone is one sample.
+  if (call.tensor(0).dim() != 2) return Verdict::kNo;
+  return reduced(call, p);
+}
+
+Verdict triplet_loss(OpCall& call) {
+  auto out = align(call, defined_operands(call), /*trailing=*/1);
+  return out ? reduced(call, *out) : Verdict::kNo;
+}
+
+Verdict ctc_loss(OpCall& call) {
+  const Placement p = call.first_split()->placement;
+  // Targets in one row after the other have no place that says where a row begins.
+  if (!p.is_shard() || call.tensor(0).dim() != 3 || call.tensor(1).dim() != 2) return Verdict::kNo;
+  const bool along = call.require({0}, p.at(1)) && call.require({1}, p.at(0)) && call.require({2}, p.at(0)) && call.require({3}, p.at(0));
+  return along ? reduced(call, p.at(0)) : Verdict::kNo;
+}
+
+// --- cross entropy and NLL: (self [N, C, d1, ...], target [N, d1, ...], weight [C], reduction, ignore_index, label_smoothing) ---
+
+// What ATen divides by: the targets that count, or the sum of their classes' weights. The same for label smoothing.
+at::Tensor counted_targets(const std::vector<c10::IValue>& args) {
+  const at::Tensor& target = args[1].toTensor();
+  const at::Tensor counts = at::ne(target, args[4].toInt());
+  if (!args[2].isTensor() || !args[2].toTensor().defined()) return at::sum(counts);
+  return at::sum(at::gather(args[2].toTensor().detach(), 0, at::masked_select(target, counts)));
+}
+
+Verdict class_loss(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const TensorSpec& target = call.tensor(1);
+  if (self.dim() < 2 || !call.tensor(2).placement.is_replicate()) return Verdict::kNo;  // [C] alone is one sample
+  const bool probabilities = self.sizes == target.sizes;  // ATen's own test
+  auto target_place = [&](int64_t d) { return probabilities || d == 0 ? d : d - 1; };
+  auto self_place = [&](int64_t d) { return probabilities || d == 0 ? d : d + 1; };
+
+  const bool by_self = !self.placement.is_replicate();
+  const Placement p = by_self ? self.placement : target.placement.at(self_place(target.placement.dim));
+  if (!(by_self ? self : target).placement.is_shard() || p.dim == 1) return Verdict::kNo;
+  const Placement along = p.at(target_place(p.dim));
+  if (!call.require({0}, p) || !call.require({1}, along)) return Verdict::kNo;
+
+  // Without the class dimension the result has the shape of integer targets.
+  const Placement unreduced = p.at(p.dim == 0 ? 0 : p.dim - 1);
+  const int reduction = call.find("reduction");
+  if (probabilities || call.integer(reduction, at::Reduction::Mean) != at::Reduction::Mean) return reduced(call, unreduced);
+
+  // Rows count differently, so each micro-batch sums. In half precision that sum may overflow where the mean does not; autocast
+  // computes these losses in float.
+  if (self.dtype == c10::ScalarType::Half && !at::autocast::is_autocast_enabled(at::kCUDA)) return Verdict::kNo;
+  call.set_argument(reduction, static_cast<int64_t>(at::Reduction::Sum));
+  std::vector<int> real = {1};
+  if (call.tensor(2).defined) real.push_back(2);
+  call.divide_outputs_by(std::move(real), counted_targets);
+  return local(call, Placement::partial());
+}
+
+// --- distances ---
+
+Verdict vector_distance(OpCall& call) {
+  auto out = align(call, defined_operands(call), /*trailing=*/1);
+  return out ? local(call, *out) : Verdict::kNo;
+}
+
+Verdict similarity(OpCall& call) {
+  auto out = align(call, defined_operands(call));
+  auto dim = wrap_dim(call.integer(call.find("dim"), 1), std::max(call.tensor(0).dim(), call.tensor(1).dim()));
+  if (!out || !dim || *dim == out->dim) return Verdict::kNo;
+  return local(call, out->at(out->dim - (*dim < out->dim ? 1 : 0)));
+}
+
+Verdict matrix_distance(OpCall& call) {
+  auto out = align(call, defined_operands(call), /*trailing=*/2);
+  return out ? local(call, *out) : Verdict::kNo;
+}
+
+}  // namespace
+}  // namespace koila
