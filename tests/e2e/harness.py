@@ -1,0 +1,288 @@
+"""Runs a task plain and under koila, and compares everything that the two leave behind.
+
+What counts as equal: for every array, max|a - b| <= tolerance * max(max|a|, floor). The tolerance is the task's, 1e-5 in float32 (and
+1e-11 in float64). The floor is for arrays that are zero by nature, such as the gradient of a key's bias, and hold rounding noise only:
+a tenth of the largest value among their like (all gradients of that step, all parameters, ...), so that what is let through is 1e-6 of
+it, a few roundings of a float32. tests/e2e/test_harness.py holds plain PyTorch against itself by that measure. Integers, flags, and absent gradients have to be the same.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    family: str
+    optimizer: str = "sgd"
+    steps: int = 5
+    rows: int = 0  # 0: the family's own
+    seed: int = 0
+    dtype: str = "float32"
+    shuffle: bool = False  # permute the rows of every batch: the noise floor of plain PyTorch
+    limit_from: int = 1  # the step at which budget and injection begin
+
+    @property
+    def task(self):
+        families()
+        from task import FAMILIES
+        return FAMILIES[self.family]
+
+    @property
+    def tolerance(self):
+        return self.task.tolerance * (1e-6 if self.dtype == "float64" and self.task.tolerance <= 1e-5 else 1)
+
+
+@functools.cache
+def families():
+    """All families by name."""
+    import coupled  # noqa: F401
+    import models  # noqa: F401
+    import reads  # noqa: F401
+    import refused  # noqa: F401
+    import styles  # noqa: F401
+    from task import FAMILIES
+    return FAMILIES
+
+
+@dataclasses.dataclass
+class Result:
+    outcome: str  # "ok", "oom" (torch.OutOfMemoryError), "error" (any other exception), "crash" (signal, exit), "timeout"
+    message: str
+    arrays: dict
+    peak: int | None = None
+    fixed: int = 0
+    live: list = dataclasses.field(default_factory=list)
+    allocations: list = dataclasses.field(default_factory=list)
+    seconds: list = dataclasses.field(default_factory=list)
+    report: dict | None = None
+    traceback: str = ""
+    log: str = ""
+    command: str = ""
+
+    def describe(self):
+        text = f"{self.outcome}: {self.message.strip()}"
+        if self.outcome == "error":
+            text += "\n" + self.traceback
+        if self.log:
+            text += "\n--- stderr\n" + self.log[-3000:]
+        return text + "\n--- again with\n" + self.command
+
+    @property
+    def rescued(self):
+        """Whether koila rescued anything, from its own report."""
+        return any(event["outcome"] == "rescued" for event in (self.report or {}).get("oom_events", []))
+
+
+class Server:
+    """A process that has imported torch under some environment, and forks for each task."""
+
+    def __init__(self, environment):
+        self.environment = environment
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(HERE / "job.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=clean_environment(environment))
+        self.lock = threading.Lock()
+
+    def run(self, case, budget, inject, timeout):
+        with tempfile.TemporaryDirectory(prefix="koila-e2e-") as folder, self.lock:
+            out = os.path.join(folder, "result")
+            request = {"case": dataclasses.asdict(case), "budget": budget, "inject": inject, "out": out, "timeout": timeout}
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+            assert line, f"the server under {self.environment} ended with {self.process.wait()}"
+            answer = json.loads(line)
+            log = Path(out + ".log").read_text(errors="replace") if os.path.exists(out + ".log") else ""
+            command = shell_command(self.environment, case, budget, inject)
+            if answer["timeout"]:
+                return Result("timeout", f"after {timeout} s", {}, log=log, command=command)
+            if answer["signal"]:
+                return Result("crash", signal.Signals(answer["signal"]).name, {}, log=log, command=command)
+            if answer["exit"]:
+                return Result("crash", f"exit {answer['exit']}", {}, log=log, command=command)
+            with open(out, "rb") as file:
+                found = pickle.load(file)
+            known = {field.name for field in dataclasses.fields(Result)}
+            return Result(**{k: v for k, v in found.items() if k in known}, log=log, command=command)
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def clean_environment(extra):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
+    # One thread: the order of sums is the same in every run, and two test workers do not fight over two cores.
+    environment.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")
+    environment.update(extra)
+    return environment
+
+
+def koila_environment(mode, microbatch=None, **more):
+    environment = {"LD_PRELOAD": str(LIBRARY), "KOILA_MODE": mode, "KOILA_REPORT": "off"}
+    if microbatch:
+        environment["KOILA_MICROBATCH"] = str(microbatch)
+    environment.update(more)
+    return environment
+
+
+def shell_command(environment, case, budget, inject):
+    """A command that runs the case alone, in the foreground."""
+    parts = [f"{k}={v}" for k, v in environment.items() if k not in ("LD_PRELOAD", "KOILA_REPORT")]
+    command = " ".join(parts + ["python tests/e2e/one.py", case.family])
+    for field in dataclasses.fields(Case):
+        value = getattr(case, field.name)
+        if field.name != "family" and value != field.default:
+            name = field.name.replace("_", "-")
+            command += f" --{name}" if value is True else f" --{name} {value}"
+    if budget:
+        command += f" --budget {budget}"
+    if inject:
+        command += f" --inject {inject}"
+    return command
+
+
+_servers = {}
+
+
+def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeout=60, **environment):
+    """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy."""
+    extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
+    key = tuple(sorted(extra.items()))
+    if key not in _servers:
+        _servers[key] = Server(extra)
+    return _servers[key].run(case, budget, inject, timeout)
+
+
+@functools.lru_cache(maxsize=256)
+def plain(case):
+    """The run that all others are measured against; it must succeed."""
+    result = run(case)
+    assert result.outcome == "ok", f"plain PyTorch fails: {result.describe()}"
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def tracked(case):
+    """The same under koila's accounting: peak and fixed memory."""
+    result = run(case, "track")
+    assert result.outcome == "ok", f"tracking alone fails: {result.describe()}"
+    return result
+
+
+def stop_servers():
+    for server in _servers.values():
+        server.stop()
+    _servers.clear()
+
+
+# ---- comparison --------------------------------------------------------------------------------------------------------------
+
+FLOOR_OF_GROUP = 1e-1
+FLOOR_OF_VALUE = 1e-2
+
+
+def group_of(name):
+    """Arrays that are alike: 'step3/gradient/fc.weight' belongs to 'step3/gradient'. None: on its own."""
+    parts = name.split("/")
+    if len(parts) < 3:
+        return None
+    return "/".join(parts[:3] if parts[1] == "optimizer" else parts[:2])
+
+
+def differences(expected, actual, tolerance=1e-5):
+    """[(how many times over the tolerance, name, explanation)], worst first; empty when equal. Tolerance 0: equal to the bit."""
+    largest = {}
+    for name, array in expected.items():
+        group = group_of(name)
+        if group and array is not None and array.size and array.dtype.kind == "f":
+            finite = array[numpy.isfinite(array)]
+            largest[group] = max(largest.get(group, 0.0), float(numpy.abs(finite).max()) if finite.size else 0.0)
+    found = []
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in expected or name not in actual:
+            found.append((numpy.inf, name, "missing" if name in expected else "not in the plain run"))
+            continue
+        a, b = expected[name], actual[name]
+        if a is None or b is None:
+            if a is not b:
+                found.append((numpy.inf, name, "None" if b is None else "not None"))
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            found.append((numpy.inf, name, f"{b.dtype}{list(b.shape)}, plain {a.dtype}{list(a.shape)}"))
+            continue
+        if tolerance == 0 or a.dtype.kind != "f":
+            if a.tobytes() != b.tobytes() and not numpy.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
+                unequal = int((a != b).sum())
+                found.append((numpy.inf, name, f"{unequal} of {a.size} elements differ"))
+            continue
+        if not a.size:
+            continue
+        finite = numpy.isfinite(a)
+        if not numpy.array_equal(finite, numpy.isfinite(b)) or not numpy.array_equal(a[~finite], b[~finite], equal_nan=True):
+            found.append((numpy.inf, name, "infinities or NaN differ"))
+            continue
+        if not finite.any():
+            continue
+        error = float(numpy.abs(a[finite].astype(numpy.float64) - b[finite]).max())
+        group = group_of(name)
+        floor = FLOOR_OF_GROUP * largest.get(group, 0.0) if group else FLOOR_OF_VALUE
+        scale = max(float(numpy.abs(a[finite]).max()), floor)
+        if error > tolerance * scale:
+            found.append((error / (tolerance * scale) if scale else numpy.inf, name,
+                          f"off by {error:.3g}, relative {error / scale if scale else numpy.inf:.3g}, largest {numpy.abs(a[finite]).max():.3g}"))
+    return sorted(found, key=lambda difference: -difference[0])
+
+
+def worst(expected, actual):
+    """(relative error, name) of the worst float array, by the same scale."""
+    found = [d for d in differences(expected, actual, 1e-30)]
+    return (found[0][0] * 1e-30, found[0][1]) if found else (0.0, "")
+
+
+def assert_equal(expected, actual, tolerance=1e-5):
+    """`actual` is a whole run with the numbers of `expected`."""
+    assert actual.outcome == "ok", actual.describe()
+    found = differences(expected.arrays, actual.arrays, tolerance)
+    if found:
+        lines = [f"{name}: {text}" for _, name, text in found[:8]]
+        raise AssertionError(f"{len(found)} of {len(expected.arrays)} arrays differ from plain, worst first:\n  "
+                             + "\n  ".join(lines) + f"\n{actual.log[-2000:]}\n--- again with\n{actual.command}")
+
+
+def assert_exact_or_untouched(exact, refused, actual, tolerance=1e-5):
+    """The one principle. `exact`: the plain run without limits; `refused`: a function that gives the plain run with the same limits."""
+    if actual.outcome == "ok":
+        assert_equal(exact, actual, tolerance)
+        return "exact"
+    assert actual.outcome == "oom", actual.describe()
+    expected = refused()
+    assert expected.outcome == "oom", f"koila refuses what plain PyTorch can do: {actual.describe()}"
+    assert first_line(actual.message) == first_line(expected.message), \
+        f"another error than plain:\n{actual.message}\nplain: {expected.message}\n{actual.command}"
+    # Steps that koila rescued before it refused carry its rounding; without any, the state is that of plain to the bit.
+    found = differences(expected.arrays, actual.arrays, tolerance if actual.rescued else 0)
+    if found:
+        lines = [f"{name}: {text}" for _, name, text in found[:8]]
+        raise AssertionError("refused, but the state is not that of the plain error:\n  " + "\n  ".join(lines)
+                             + f"\n{actual.log[-2000:]}\n--- again with\n{actual.command}")
+    return "refused"
+
+
+def first_line(text):
+    return text.strip().split("\n")[0]

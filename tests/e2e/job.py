@@ -1,0 +1,189 @@
+"""Runs training tasks, each in a child of its own: one JSON request a line on stdin, one JSON answer a line on stdout.
+
+Importing torch takes over a second and a step milliseconds, so one process imports, and forks for every task. What is parsed once
+per process (KOILA_MODE, KOILA_MICROBATCH) is set by whoever starts this server; budget and injection are set in the child through
+koila's C ABI, right before the first step. A child that crashes or hangs takes nobody with it.
+
+A request: {"case": {family, optimizer, steps, rows, seed, dtype, shuffle}, "budget": bytes, "inject": spec, "out": path, "timeout": s}
+The answer: {"signal": n, "exit": n, "timeout": bool}; the child's result is pickled to `out`, its stderr goes to `out`.log.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+
+import torch
+import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it, which takes a second)
+
+import coupled  # noqa: F401  (each of these registers its families)
+import models  # noqa: F401
+import reads  # noqa: F401
+import refused  # noqa: F401
+import styles  # noqa: F401
+from task import FAMILIES, Record
+
+CPU = -1
+
+
+class Koila:
+    """koila's C ABI, where it is preloaded; else every figure is None and limits are an error."""
+
+    def __init__(self):
+        library = ctypes.CDLL(None)
+        self.library = library if hasattr(library, "koila_live_bytes") else None
+        if self.library:
+            for name in ("koila_live_bytes", "koila_peak_bytes", "koila_allocations"):
+                getattr(library, name).restype = ctypes.c_int64
+            library.koila_set_budget.argtypes = [ctypes.c_int, ctypes.c_int64]
+            library.koila_set_inject.argtypes = [ctypes.c_char_p]
+            library.koila_write_report.argtypes = [ctypes.c_char_p]
+
+    def live(self):
+        return self.library and self.library.koila_live_bytes(CPU)
+
+    def peak(self):
+        return self.library and self.library.koila_peak_bytes(CPU)
+
+    def allocations(self):
+        return self.library and self.library.koila_allocations(CPU)
+
+    def reset_peak(self):
+        if self.library:
+            self.library.koila_reset_peak(CPU)
+
+    def limit(self, budget, inject):
+        if not self.library:
+            assert not budget and not inject, "limits need koila"
+            return
+        assert self.library.koila_set_budget(CPU, budget or 0) == 0, "koila_set_budget"
+        assert self.library.koila_set_inject((inject or "").encode()) == 0, f"koila_set_inject({inject})"
+
+    def report(self, path):
+        if not self.library or self.library.koila_write_report(path.encode()) != 0:
+            return None
+        with open(path) as file:
+            text = file.read()
+        os.unlink(path)
+        return json.loads(text)
+
+
+def bytes_held(*tensors):
+    """Bytes of the storages of `tensors`, each storage once."""
+    storages = {}
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor):
+            storage = tensor.untyped_storage()
+            storages[storage._cdata] = storage.nbytes()
+    return sum(storages.values())
+
+
+def fixed_bytes(model, optimizer, data):
+    """What a run holds whatever the size of its micro-batches: parameters, gradients, buffers, optimizer state, and the batch."""
+    parameters = list(model.parameters())
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return bytes_held(*parameters, *[p.grad for p in parameters], *model.buffers(), *states, *data)
+
+
+def run(case, budget, inject, scratch):
+    koila = Koila()
+    torch.set_default_dtype(getattr(torch, case["dtype"]))
+    torch.manual_seed(case["seed"])
+    task = FAMILIES[case["family"]]()
+    rows = case["rows"] or task.rows
+    model = task.model()
+    optimizer = task.optimizer(model, case["optimizer"])
+    shuffle = torch.Generator().manual_seed(99)
+    record = Record()
+    result = {"outcome": "ok", "message": "", "fixed": 0, "live": [], "allocations": [], "seconds": []}
+    # Limits that begin later than at the first step leave that step, or the first few, as they would be without koila.
+    first = case.get("limit_from", 1)
+    koila.reset_peak()
+    try:
+        for step in range(1, case["steps"] + 1):
+            if step == first:
+                koila.limit(budget, inject)
+                start = koila.allocations()
+                koila.reset_peak()
+            began = time.perf_counter()
+            record.at_step = step
+            data = task.data(rows)
+            if case["shuffle"]:
+                data = task.permuted(data, torch.randperm(rows, generator=shuffle))
+            task.step(model, optimizer, data, record)
+            result["fixed"] = max(result["fixed"], fixed_bytes(model, optimizer, data))
+            result["seconds"].append(time.perf_counter() - began)
+            if koila.library and step >= first:
+                result["allocations"].append(koila.allocations() - start)
+                result["live"].append(koila.live())
+        task.finish(model, record)
+    except Exception as error:
+        result["outcome"] = "oom" if isinstance(error, torch.OutOfMemoryError) else "error"
+        result["message"] = str(error)
+        result["type"] = type(error).__name__
+        result["traceback"] = traceback.format_exc()
+        result["step"] = record.at_step
+        del error
+    data = None
+    result["peak"] = koila.peak()
+    koila.limit(0, "")
+    record.state(model, optimizer)
+    result["arrays"] = record.arrays
+    result["report"] = koila.report(f"{scratch}.json")
+    return result
+
+
+def child(request):
+    log = os.open(request["out"] + ".log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 2)
+    os.dup2(2, 1)
+    faulthandler.enable(sys.stderr)
+    code = 0
+    try:
+        result = run(request["case"], request.get("budget"), request.get("inject"), request["out"])
+        with open(request["out"], "wb") as file:
+            pickle.dump(result, file)
+    except BaseException:
+        traceback.print_exc()
+        code = 3
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def wait(pid, seconds):
+    """(status, whether it had to be killed)"""
+    end = time.monotonic() + seconds
+    pause = 0.001
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status, False
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGABRT)  # faulthandler writes where it hangs
+            time.sleep(0.5)
+            os.kill(pid, signal.SIGKILL)
+            return os.waitpid(pid, 0)[1], True
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+
+
+def serve():
+    for line in sys.stdin:
+        request = json.loads(line)
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            child(request)
+        status, killed = wait(pid, request.get("timeout", 60))
+        answer = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+                  "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0, "timeout": killed}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

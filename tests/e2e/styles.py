@@ -1,0 +1,568 @@
+"""Losses and training loops: the ways people write a step around a model."""
+
+import copy
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from models import Images, LanguageModel, GptNet, Vectors
+from task import Task, family
+
+
+class Regression(Task):
+    budget_rows = 1024
+
+    def model(self):
+        return nn.Sequential(nn.Linear(20, 28), nn.Tanh(), nn.Linear(28, 28), nn.Tanh(), nn.Linear(28, 6))
+
+    def data(self, rows):
+        return torch.randn(rows, 20), torch.randn(rows, 6)
+
+
+class SmallNet(Vectors):
+    def model(self):
+        return nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10))
+
+
+# ---- losses ------------------------------------------------------------------------------------------------------------------
+
+
+@family
+class SquaredSum(Regression):
+    learning_rate = {"sgd": 1e-4, "adamw": 1e-3}
+
+    def loss(self, model, x, y):
+        return (model(x) - y).pow(2).sum()
+
+
+@family
+class SquaredOverBatch(Regression):
+    def loss(self, model, x, y):
+        return ((model(x) - y) ** 2).sum() / x.shape[0]
+
+
+@family
+class SquaredMeanTwice(Regression):
+    def loss(self, model, x, y):
+        return ((model(x) - y) ** 2).mean(dim=1).mean()
+
+
+@family
+class SmoothL1(Regression):
+    def loss(self, model, x, y):
+        out = model(x)
+        return F.smooth_l1_loss(out, y) + 0.5 * F.huber_loss(out, y, delta=0.7) + 0.1 * nn.L1Loss()(out, y)
+
+
+@family
+class GaussianLikelihood(Regression):
+    def loss(self, model, x, y):
+        mean, spread = model(x).split(3, dim=1)
+        return nn.GaussianNLLLoss()(mean, y[:, :3], F.softplus(spread) + 0.1) + nn.PoissonNLLLoss()(mean, y[:, 3:].abs())
+
+
+@family
+class RootMeanSquare(Regression):
+    """The tail is not linear in the sum over rows."""
+
+    def loss(self, model, x, y):
+        return torch.sqrt(F.mse_loss(model(x), y) + 1e-8)
+
+
+@family
+class LogOfMean(Regression):
+    def loss(self, model, x, y):
+        errors = (model(x) - y).pow(2).mean(1)
+        return torch.log(errors.mean()) + errors.mean() / (errors.mean() + 1)
+
+
+@family
+class WeightedSmoothedCrossEntropy(LanguageModel):
+    """Class weights, label smoothing and ignored targets together: the divisor depends on which targets are where."""
+
+    def model(self):
+        return GptNet(layers=1)
+
+    def loss(self, model, x, y):
+        logits = model(x)
+        weight = torch.linspace(0.2, 2.0, 40, dtype=logits.dtype)
+        return F.cross_entropy(logits.transpose(1, 2), y, weight=weight, label_smoothing=0.15, ignore_index=-100)
+
+
+@family
+class WeightedNll(SmallNet):
+    def loss(self, model, x, y):
+        weight = torch.linspace(0.1, 1.0, 10, dtype=x.dtype)
+        return F.nll_loss(F.log_softmax(model(x), dim=1), y, weight=weight, ignore_index=3)
+
+
+@family
+class ProbabilityTargets(SmallNet):
+    def loss(self, model, x, y):
+        target = F.one_hot(y, 10).to(x.dtype) * 0.9 + 0.01
+        return F.cross_entropy(model(x), target, label_smoothing=0.1)
+
+
+@family
+class KlBatchMean(SmallNet):
+    def loss(self, model, x, y):
+        target = torch.softmax(x[:, :10], dim=1)
+        return F.kl_div(F.log_softmax(model(x), 1), target, reduction="batchmean")
+
+
+@family
+class Distillation(SmallNet):
+    """A frozen teacher without grad; temperature; a sum of two losses."""
+
+    def model(self):
+        return nn.ModuleDict({"student": super().model(), "teacher": super().model().requires_grad_(False)})
+
+    def loss(self, model, x, y):
+        with torch.no_grad():
+            soft = F.log_softmax(model["teacher"](x) / 2.0, dim=-1)
+        logits = model["student"](x)
+        hard = F.cross_entropy(logits, y)
+        return 0.3 * hard + 0.7 * 4.0 * F.kl_div(F.log_softmax(logits / 2.0, -1), soft, reduction="batchmean", log_target=True)
+
+
+@family
+class BinaryWithPositiveWeight(SmallNet):
+    def loss(self, model, x, y):
+        target = (x[:, :10] > 0.3).to(x.dtype)
+        return nn.BCEWithLogitsLoss(pos_weight=torch.linspace(1, 3, 10, dtype=x.dtype))(model(x), target)
+
+
+@family
+class SampleWeights(SmallNet):
+    def loss(self, model, x, y):
+        weight = x[:, 0].abs() + 0.1
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        return (losses * weight).sum() / weight.sum()
+
+
+@family
+class MaskedMean(LanguageModel):
+    def model(self):
+        return GptNet(layers=1)
+
+    def loss(self, model, x, y):
+        mask = y != -100
+        losses = F.cross_entropy(model(x).reshape(-1, 40), y.reshape(-1).clamp(min=0), reduction="none").view(y.shape)
+        return (losses * mask).sum() / mask.sum()
+
+
+@family
+class BooleanIndex(LanguageModel):
+    """Rows picked by a mask: the number of rows depends on data."""
+
+    splits = False
+
+    def model(self):
+        return GptNet(layers=1)
+
+    def loss(self, model, x, y):
+        mask = y != -100
+        return F.cross_entropy(model(x)[mask], y[mask])
+
+
+@family
+class HardExamples(SmallNet):
+    """Only the worst rows count: a top-k over the batch."""
+
+    splits = False
+
+    def loss(self, model, x, y):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        return losses.topk(4).values.mean()
+
+
+@family
+class MarginLosses(SmallNet):
+    def loss(self, model, x, y):
+        out = model(x)
+        sign = torch.where(y % 2 == 0, 1, -1)
+        return (F.multi_margin_loss(out, y) + F.cosine_embedding_loss(out, x[:, :10], sign)
+                + 0.1 * F.soft_margin_loss(out[:, 0], sign.to(out.dtype)))
+
+
+@family
+class L2Regularised(SmallNet):
+    def loss(self, model, x, y):
+        penalty = sum(p.pow(2).sum() for p in model.parameters())
+        return F.cross_entropy(model(x), y) + 1e-3 * penalty
+
+
+@family
+class SeveralLosses(Images):
+    """Two heads, a penalty on activations, losses collected in a list."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.kind, self.box = nn.Conv2d(3, 8, 3), nn.Linear(8, 10), nn.Linear(8, 4)
+
+        def forward(self, x):
+            h = torch.tanh(self.body(x))
+            pooled = h.mean(dim=(2, 3))
+            return {"kind": self.kind(pooled), "box": self.box(pooled), "features": h}
+
+    def model(self):
+        return self.Net()
+
+    def loss(self, model, x, y):
+        out = model(x)
+        losses = [F.cross_entropy(out["kind"], y), F.l1_loss(out["box"], x[:, 0, 0, :4]), 0.01 * out["features"].abs().mean()]
+        return torch.stack(losses).sum() + 0.1 * sum(losses)
+
+
+@family
+class Mixup(SmallNet):
+    def loss(self, model, x, y):
+        order = torch.randperm(x.size(0))
+        x = 0.7 * x + 0.3 * x[order]
+        out = model(x)
+        return 0.7 * F.cross_entropy(out, y) + 0.3 * F.cross_entropy(out, y[order])
+
+    symmetric = False
+
+
+@family
+class NegativeSampling(Task):
+    """Embeddings looked up at the size of the batch times the negatives."""
+
+    budget_rows = 1024
+
+    def model(self):
+        return nn.ModuleDict({"word": nn.Embedding(50, 12), "context": nn.Embedding(50, 12)})
+
+    def data(self, rows):
+        return torch.randint(50, (rows,)), torch.randint(50, (rows,)), torch.randint(50, (rows, 6))
+
+    def loss(self, model, word, near, far):
+        w = model["word"](word)
+        positive = F.logsigmoid((w * model["context"](near)).sum(-1))
+        negative = F.logsigmoid(-torch.bmm(model["context"](far), w.unsqueeze(2)).squeeze(2)).sum(-1)
+        return -(positive + negative).mean()
+
+
+# ---- loops -------------------------------------------------------------------------------------------------------------------
+
+
+@family
+class Accumulation(SmallNet):
+    """Two backward calls for one step of the optimizer."""
+
+    def data(self, rows):
+        return super().data(rows) + super().data(rows)
+
+    def step(self, model, optimizer, data, record):
+        optimizer.zero_grad()
+        total = 0.0
+        for x, y in (data[:2], data[2:]):
+            loss = F.cross_entropy(model(x), y) / 2
+            loss.backward()
+            total += loss.item()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", total)
+
+
+@family
+class AccumulationOverSteps(SmallNet):
+    """`.grad` is full when backward begins, and cleared by zeroing every third step."""
+
+    def step(self, model, optimizer, data, record):
+        loss = self.loss(model, *data)
+        loss.backward()
+        record.gradients(model)
+        if record.at_step % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        record.value("loss", loss)
+
+
+@family
+class TwoBackwards(SmallNet):
+    """Two forwards, two backwards, in order."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        optimizer.zero_grad()
+        first = F.cross_entropy(model(x), y)
+        first.backward()
+        second = 0.5 * model(x * 0.5).pow(2).mean()
+        second.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("first", first)
+        record.value("second", second)
+
+
+@family
+class BothForwardsFirst(SmallNet):
+    """Two forwards are alive when the first backward begins."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        first = F.cross_entropy(model(x), y)
+        second = 0.5 * model(x * 0.5).pow(2).mean()
+        optimizer.zero_grad()
+        first.backward()
+        record.gradients(model, "partial")
+        second.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("first", first)
+        record.value("second", second)
+
+
+@family
+class RetainGraph(SmallNet):
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        h = model(x)
+        first, second = F.cross_entropy(h, y), h.pow(2).mean()
+        optimizer.zero_grad()
+        first.backward(retain_graph=True)
+        record.gradients(model, "partial")
+        second.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("first", first)
+        record.value("second", second)
+
+
+@family
+class AutogradGrad(SmallNet):
+    """torch.autograd.grad and an update by hand."""
+
+    def step(self, model, optimizer, data, record):
+        loss = self.loss(model, *data)
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for i, (p, g) in enumerate(zip(parameters, gradients)):
+                record.value(f"gradient/{i}", g)
+                p -= 0.1 * g
+        record.value("loss", loss)
+
+
+@family
+class BackwardInputs(SmallNet):
+    def step(self, model, optimizer, data, record):
+        loss = self.loss(model, *data)
+        optimizer.zero_grad()
+        loss.backward(inputs=[model[2].weight, model[4].bias])
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
+@family
+class VectorBackward(SmallNet):
+    """backward on something that is no scalar, with a gradient given."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        out = model(x)
+        optimizer.zero_grad()
+        out.backward(gradient=(torch.softmax(x[:, :10], 1) - F.one_hot(y, 10)) / len(x))
+        record.gradients(model)
+        optimizer.step()
+        record.value("out", out)
+
+    symmetric = False
+
+
+@family
+class Gan(Task):
+    """Two models, two optimizers; the fake is detached for one of them."""
+
+    budget_rows = 512
+    learning_rate = {"sgd": 0.02, "adamw": 1e-3}
+    symmetric = False
+
+    def model(self):
+        return nn.ModuleDict({
+            "generator": nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16)),
+            "critic": nn.Sequential(nn.Linear(16, 24), nn.LeakyReLU(0.2), nn.Linear(24, 1)),
+        })
+
+    def data(self, rows):
+        return torch.randn(rows, 16), torch.randn(rows, 8)
+
+    def step(self, model, optimizer, data, record):
+        real, noise = data
+        generator, critic = model["generator"], model["critic"]
+        one, zero = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+
+        fake = generator(noise)
+        optimizer.zero_grad()
+        judged = F.binary_cross_entropy_with_logits(critic(real), one) + F.binary_cross_entropy_with_logits(critic(fake.detach()), zero)
+        judged.backward()
+        record.gradients(critic, "critic")
+        optimizer.step()
+
+        optimizer.zero_grad()
+        fooled = F.binary_cross_entropy_with_logits(critic(fake), one)
+        fooled.backward()
+        record.gradients(generator, "generator")
+        optimizer.step()
+        record.value("judged", judged)
+        record.value("fooled", fooled)
+
+
+@family
+class ClipGradients(SmallNet):
+    def step(self, model, optimizer, data, record):
+        loss = self.loss(model, *data)
+        optimizer.zero_grad()
+        loss.backward()
+        record.value("norm", torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
+@family
+class Scaler(SmallNet):
+    """The scaler multiplies the loss, and looks for infinities in the gradients."""
+
+    def step(self, model, optimizer, data, record):
+        if record.at_step == 1:
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer.zero_grad()
+        loss = self.loss(model, *data)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(optimizer)
+        record.gradients(model)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        record.value("loss", loss)
+        record.value("scale", self.scaler.get_scale())
+
+
+@family
+class Closure(SmallNet):
+    def step(self, model, optimizer, data, record):
+        def closure():
+            optimizer.zero_grad()
+            loss = self.loss(model, *data)
+            loss.backward()
+            return loss
+
+        record.value("loss", optimizer.step(closure))
+        record.gradients(model)
+
+
+@family
+class Schedule(SmallNet):
+    def step(self, model, optimizer, data, record):
+        if record.at_step == 1:
+            self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+        super().step(model, optimizer, data, record)
+        self.schedule.step()
+
+
+@family
+class MovingAverage(SmallNet):
+    """An average of the weights, updated in place after every step."""
+
+    def step(self, model, optimizer, data, record):
+        if record.at_step == 1:
+            self.average = copy.deepcopy(model)
+        super().step(model, optimizer, data, record)
+        with torch.no_grad():
+            for slow, fast in zip(self.average.parameters(), model.parameters()):
+                slow.lerp_(fast, 0.1)
+
+    def finish(self, model, record):
+        for name, p in self.average.named_parameters():
+            record.value(f"average/{name}", p)
+
+
+@family
+class MomentumTeacher(SmallNet):
+    """The teacher is written in place before the forward of the same step that reads it."""
+
+    def model(self):
+        student = super().model()
+        return nn.ModuleDict({"student": student, "teacher": copy.deepcopy(student).requires_grad_(False)})
+
+    def loss(self, model, x, y):
+        with torch.no_grad():
+            for slow, fast in zip(model["teacher"].parameters(), model["student"].parameters()):
+                slow.mul_(0.9).add_(fast, alpha=0.1)
+            target = model["teacher"](x + 0.1)
+        return F.mse_loss(model["student"](x), target) + F.cross_entropy(model["student"](x), y)
+
+
+@family
+class Evaluation(SmallNet):
+    """A loop without grad between the steps, with another batch size."""
+
+    def step(self, model, optimizer, data, record):
+        super().step(model, optimizer, data, record)
+        model.eval()
+        with torch.no_grad():
+            x, y = data
+            correct, total = 0, 0.0
+            for a, b in zip(x.split(4), y.split(4)):
+                out = model(a)
+                correct += (out.argmax(1) == b).sum().item()
+                total += F.cross_entropy(out, b, reduction="sum").item()
+        record.value("correct", correct)
+        record.value("held out", total / len(x))
+        with torch.inference_mode():
+            record.value("inferred", model(x[:3]).exp().mean())
+        model.train()
+
+    symmetric = False
+
+
+@family
+class Accuracy(SmallNet):
+    """Counts from the outputs after backward and after the step."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        output = model(x)
+        loss = F.cross_entropy(output, y)
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        best = output.data.max(1)[1]
+        record.value("correct", best.eq(y).sum())
+        optimizer.step()
+        record.value("loss", loss)
+        record.value("accuracy", (output.argmax(dim=1) == y).to(x.dtype).mean())
+        record.value("top", output.topk(3, dim=1).indices.eq(y[:, None]).any(1).sum())
+
+
+@family
+class ChangingBatch(SmallNet):
+    """The last batch of an epoch is smaller."""
+
+    def step(self, model, optimizer, data, record):
+        if record.at_step in (2, 5):
+            data = tuple(t[:len(t) // 2 + 1] for t in data)
+        super().step(model, optimizer, data, record)
+
+    symmetric = False
+
+
+@family
+class Dataloader(SmallNet):
+    def step(self, model, optimizer, data, record):
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=len(data[0]) - 2, shuffle=True)
+        for i, (x, y) in enumerate(loader):
+            loss = self.loss(model, x, y)
+            optimizer.zero_grad()
+            loss.backward()
+            record.gradients(model, f"gradient{i}")
+            optimizer.step()
+            record.value(f"loss{i}", loss)
+
+    symmetric = False
