@@ -35,6 +35,27 @@ bool is_writable_folder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && access(path.c_str(), W_OK | X_OK) == 0;
 }
 
+// What the environment alone does not tell. Both add to the problems, as parse_config does.
+
+std::string find_spill_dir(ParsedConfig& parsed) {
+  const char* temporary = std::getenv("TMPDIR");
+  const std::string fallback = temporary != nullptr && is_writable_folder(temporary) ? temporary : "/tmp";
+  const std::string& asked = parsed.config.spill_dir;
+  if (asked.empty()) return fallback;
+  if (is_writable_folder(asked)) return asked;
+  parsed.problems.push_back({KOILA_LOG_WARN, "KOILA_SPILL_DIR=" + asked + " is not a folder that can be written; using " + fallback});
+  return fallback;
+}
+
+std::int64_t find_cpu_budget(ParsedConfig& parsed) {
+  const MemoryBudget& asked = parsed.config.cpu_memory;
+  if (asked.kind == MemoryBudget::Kind::kNone) return 0;
+  const std::optional<std::int64_t> budget = resolve_budget(asked, read_memory_facts());
+  if (budget) parsed.problems.push_back({KOILA_LOG_INFO, "budget for CPU tensors: " + format_bytes(*budget)});
+  else parsed.problems.push_back({KOILA_LOG_WARN, "KOILA_CPU_MEMORY: this machine's memory cannot be read; using no budget"});
+  return budget.value_or(0);
+}
+
 }  // namespace
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
@@ -45,6 +66,8 @@ bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
   if (parsed.config.mode == KOILA_MODE_OFF) return false;
   log::open(parsed.config.log_level, parsed.config.log_file);
+  const std::string spill_dir = find_spill_dir(parsed);
+  const std::int64_t cpu_budget = find_cpu_budget(parsed);
   for (const ConfigProblem& problem : parsed.problems) log::write(problem.level, problem.text);
   if (parsed.config.strict && parsed.has_errors()) {
     log::write(KOILA_LOG_WARN, "koila stays out of this process: KOILA_STRICT is set, and the configuration has errors");
@@ -53,8 +76,8 @@ bool Runtime::start() {
 
   // Leaked on purpose: tensors outlive every exit handler.
   auto* runtime = new Runtime(std::move(parsed.config));
-  runtime->resolve_spill_dir();
-  runtime->resolve_cpu_budget();
+  runtime->spill_dir_ = spill_dir;
+  runtime->ledger_.of(KOILA_CPU).set_budget(cpu_budget);
   runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
 
   koila_settings& settings = runtime->settings_;
@@ -67,28 +90,6 @@ bool Runtime::start() {
   settings.rules_path = runtime->config_.rules_path.c_str();
   runtime_.store(runtime, std::memory_order_release);
   return true;
-}
-
-void Runtime::resolve_spill_dir() {
-  const char* temporary = std::getenv("TMPDIR");
-  spill_dir_ = temporary != nullptr && is_writable_folder(temporary) ? temporary : "/tmp";
-  if (config_.spill_dir.empty()) return;
-  if (is_writable_folder(config_.spill_dir)) {
-    spill_dir_ = config_.spill_dir;
-  } else {
-    log::write(KOILA_LOG_WARN, "KOILA_SPILL_DIR=" + config_.spill_dir + " is not a folder that can be written; using " + spill_dir_);
-  }
-}
-
-void Runtime::resolve_cpu_budget() {
-  if (config_.cpu_memory.kind == MemoryBudget::Kind::kNone) return;
-  const std::optional<std::int64_t> budget = resolve_budget(config_.cpu_memory, read_memory_facts());
-  if (!budget) {
-    log::write(KOILA_LOG_WARN, "KOILA_CPU_MEMORY: this machine's memory cannot be read; using no budget");
-    return;
-  }
-  ledger_.of(KOILA_CPU).set_budget(*budget);
-  log::write(KOILA_LOG_INFO, "budget for CPU tensors: " + format_bytes(*budget));
 }
 
 void Runtime::attached(const std::string& torch_version) {

@@ -54,8 +54,6 @@ class Runtime {
  private:
   explicit Runtime(Config config);
 
-  void resolve_spill_dir();
-  void resolve_cpu_budget();
   void write_reports() const;
   void start_anew_after_fork();
 

@@ -55,6 +55,10 @@ void attach() {
   if (!start_runtime()) return;
   const koila_runtime* runtime = runtime_table();
 
+  static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
+  resolve_all(redirects);
+  if (!comes_first(redirects)) return stay_out("koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD");
+
   const std::string folder = own_folder();
   const std::string library = folder + "/libkoila_torch.so";
   const std::string running = torch_version();
@@ -69,8 +73,6 @@ void attach() {
   auto glue = reinterpret_cast<koila_glue_attach_fn>(dlsym(handle, "koila_glue_attach"));
   if (glue == nullptr) return stay_out("koila stays out: " + library + " has no koila_glue_attach");
 
-  static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
-  resolve_all(redirects);
   if (glue(runtime, redirects, running.c_str()) == 0) runtime_attached(running.c_str());
 }
 

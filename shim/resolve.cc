@@ -63,9 +63,9 @@ std::vector<std::string> loaded_paths() {
   return paths;
 }
 
-bool is_named(const std::string& path, const char* name) {
-  const char* slash = std::strrchr(path.c_str(), '/');
-  const char* file = slash != nullptr ? slash + 1 : path.c_str();
+bool is_named(const char* path, const char* name) {
+  const char* slash = std::strrchr(path, '/');
+  const char* file = slash != nullptr ? slash + 1 : path;
   const std::size_t n = std::strlen(name);
   return std::strncmp(file, name, n) == 0 && (file[n] == '\0' || file[n] == '.');
 }
@@ -87,9 +87,17 @@ void* find_in(const std::string& path, const char* symbol) {
 
 }  // namespace
 
+bool is_loaded(const char* name) {
+  return dl_iterate_phdr(
+             [](dl_phdr_info* info, std::size_t, void* data) {
+               return info->dlpi_name != nullptr && is_named(info->dlpi_name, static_cast<const char*>(data)) ? 1 : 0;
+             },
+             const_cast<char*>(name)) != 0;
+}
+
 std::string loaded_path(const char* name) {
   for (const std::string& path : loaded_paths())
-    if (is_named(path, name)) return path;
+    if (is_named(path.c_str(), name)) return path;
   return "";
 }
 
@@ -97,7 +105,7 @@ void* find_real(const char* symbol, const char* library) {
   // By path first: RTLD_NEXT cannot see what Python loads RTLD_LOCAL, and another library of that scope may carry a like name.
   const std::vector<std::string> paths = loaded_paths();
   for (const std::string& path : paths)
-    if (is_named(path, library))
+    if (is_named(path.c_str(), library))
       if (void* found = find_in(path, symbol)) return found;
   if (void* found = dlsym(RTLD_NEXT, symbol); found != nullptr && !is_ours(found)) return found;
   for (const std::string& path : paths)
@@ -120,6 +128,12 @@ void resolve_all(koila_redirect (&out)[KOILA_REDIRECTED_COUNT]) {
     out[i].real = find_real(kRedirects[i].symbol, kRedirects[i].library);
     if (out[i].real != nullptr) fill(i, out[i].real);
   }
+}
+
+bool comes_first(const koila_redirect (&redirects)[KOILA_REDIRECTED_COUNT]) {
+  for (int i = 0; i < KOILA_REDIRECTED_COUNT; ++i)
+    if (redirects[i].real != nullptr && !is_ours(dlsym(RTLD_DEFAULT, kRedirects[i].symbol))) return false;
+  return true;
 }
 
 }  // namespace koila::shim

@@ -8,7 +8,10 @@
 
 namespace koila::shim {
 
-// The path of the first loaded library whose file name is `name` or starts with `name` and a dot ("libtorch_cpu.so.2"); "" when none is.
+// Whether a library of that file name ("libtorch_cpu.so", or with a version behind it) is loaded. Cheap: it looks at no file.
+bool is_loaded(const char* name);
+
+// The path of the first loaded library of that file name; "" when none is.
 std::string loaded_path(const char* name);
 
 // `symbol` in the loaded library `library`, else in the libraries after this one, else in any loaded library; null when nowhere.
@@ -21,6 +24,10 @@ void* find_init_module(const void* caller);
 
 // Looks every interposed function up and answers with its slot. To be called once torch's libraries are loaded.
 void resolve_all(koila_redirect (&out)[KOILA_REDIRECTED_COUNT]);
+
+// Whether the program reaches this library's functions before those that they stand for. False when another library that has them comes
+// earlier in the global scope, as torch itself does when it is preloaded first or when koila is linked behind it.
+bool comes_first(const koila_redirect (&redirects)[KOILA_REDIRECTED_COUNT]);
 
 }  // namespace koila::shim
 
