@@ -1,10 +1,116 @@
-#include <ATen/ATen.h>
+// Where the preload hands over: koila meets a torch that is loaded and has not run an operator yet.
+
+#include <ATen/DLConvertor.h>
+#include <ATen/core/Tensor.h>
+#include <pthread.h>
 
 #include "runtime/abi.h"
+#include "torchglue/interceptor.h"
+#include "torchglue/memory/cpu_allocator.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/backward.h"
+#include "torchglue/session.h"
 
-extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const koila_runtime* runtime, const koila_redirect*,
+namespace koila {
+
+namespace {
+
+// Readers that bypass the dispatcher. Each first gives a deferred tensor its value, and tells the tape that something may point into
+// the tensor's memory from now on.
+struct RawReaders {
+  void* (*to_numpy)(const at::Tensor&, bool) = nullptr;
+  void* (*wrap_storage)(c10::Storage) = nullptr;
+  DLManagedTensor* (*to_dlpack)(const at::Tensor&) = nullptr;
+  void* (*to_dlpack_versioned)(const at::Tensor&) = nullptr;
+  void (*to_dlpack_non_owning)(const at::Tensor&, void*) = nullptr;
+} real;
+
+void prepare(const at::Tensor& tensor) {
+  materialise_tensor(tensor);
+  Session& s = session();
+  if (s.rescue && std::this_thread::get_id() == s.owner) s.tape.pin(tensor);
+}
+
+void* to_numpy(const at::Tensor& tensor, bool force) {
+  prepare(tensor);
+  return real.to_numpy(tensor, force);
+}
+
+void* wrap_storage(c10::Storage storage) {
+  materialise_storage(storage.unsafeGetStorageImpl());
+  Session& s = session();
+  if (s.rescue && std::this_thread::get_id() == s.owner) s.tape.pin_storage(storage.unsafeGetStorageImpl());
+  return real.wrap_storage(std::move(storage));
+}
+
+DLManagedTensor* to_dlpack(const at::Tensor& tensor) {
+  prepare(tensor);
+  return real.to_dlpack(tensor);
+}
+
+void* to_dlpack_versioned(const at::Tensor& tensor) {
+  prepare(tensor);
+  return real.to_dlpack_versioned(tensor);
+}
+
+void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
+  prepare(tensor);
+  real.to_dlpack_non_owning(tensor, out);
+}
+
+template <class F>
+void redirect(const koila_redirect& entry, F& real_function, F own) {
+  if (entry.real == nullptr || entry.slot == nullptr) return;
+  real_function = reinterpret_cast<F>(entry.real);
+  *entry.slot = reinterpret_cast<void*>(own);
+}
+
+// Note [Fork]
+// A forked child has one thread and a copy of everything. Its tape and regions would go on holding the parent's step; they are emptied,
+// by leaking what lies there: destructors may take locks that another thread of the parent held.
+void in_child() {
+  Session& s = session();
+  new (&s.tape) Tape;
+  new (&s.marks) Marks;
+  new (&s.regions) std::vector<std::weak_ptr<Region>>;
+  new (&s.current) std::shared_ptr<Region>;
+  s.engine_depth = 0;
+  s.owner = std::this_thread::get_id();
+}
+
+}  // namespace
+
+}  // namespace koila
+
+extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const koila_runtime* runtime, const koila_redirect* redirects,
                                                                         const char* torch_version) {
-  if (runtime->version != KOILA_ABI_VERSION) return 1;
-  runtime->log(KOILA_LOG_DEBUG, torch_version);
+  using namespace koila;
+  if (runtime->version != KOILA_ABI_VERSION) {
+    runtime->log(KOILA_LOG_WARN, "libkoila.so and libkoila_torch.so are not of one build; koila stays out. Install both from one build.");
+    return 1;
+  }
+  (void)torch_version;
+  Session& s = session();
+  s.runtime = runtime;
+  s.owner = std::this_thread::get_id();
+  const int mode = runtime->settings->mode;
+  if (mode == KOILA_MODE_OFF) return 1;
+  install_cpu_allocator();
+  if (mode == KOILA_MODE_TRACK) return 0;
+  ExecuteFn real_execute = nullptr;
+  redirect(redirects[KOILA_ENGINE_EXECUTE], real_execute, &execute);
+  if (real_execute == nullptr) {
+    runtime->log(KOILA_LOG_WARN, "this torch has no torch::autograd::Engine::execute; koila stays out.");
+    return 1;
+  }
+  set_real_execute(real_execute);
+  redirect(redirects[KOILA_TENSOR_TO_NUMPY], real.to_numpy, &to_numpy);
+  redirect(redirects[KOILA_STORAGE_WRAP], real.wrap_storage, &wrap_storage);
+  redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);
+  redirect(redirects[KOILA_TO_DLPACK_VERSIONED], real.to_dlpack_versioned, &to_dlpack_versioned);
+  redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
+  pthread_atfork(nullptr, nullptr, &in_child);
+  s.rescue = true;
+  intercept_this_thread();
   return 0;
 }

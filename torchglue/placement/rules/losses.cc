@@ -15,7 +15,7 @@
 namespace koila {
 namespace {
 
-Verdict pointwise_loss(OpCall&);   // a loss per entry, operands broadcast
+Verdict pointwise_loss(OpCall&);   // a loss per entry; weights broadcast
 Verdict row_loss(OpCall&);         // a loss per row: every operand but `weight` goes along with dimension 0
 Verdict triplet_loss(OpCall&);     // a loss per vector of the last dimension
 Verdict ctc_loss(OpCall&);         // (log_probs [T, N, C], targets [N, S], lengths [N], lengths [N])
@@ -68,6 +68,8 @@ Verdict reduced(OpCall& call, const Placement& unreduced) {
 }
 
 Verdict pointwise_loss(OpCall& call) {
+  // Broadcast, some of these losses divide their gradient by the wrong number of entries. The functions of torch.nn.functional expand first.
+  if (call.tensor(0).sizes != call.tensor(1).sizes) return Verdict::kNo;
   auto out = align(call, defined_operands(call));
   return out ? reduced(call, *out) : Verdict::kNo;
 }

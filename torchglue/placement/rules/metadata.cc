@@ -7,7 +7,6 @@ namespace {
 Verdict metadata(OpCall&) { return Verdict::kReal; }
 
 const RegisterRules kTable{
-    {"aten::can_cast", metadata},
     {"aten::dim", metadata},
     {"aten::is_complex", metadata},
     {"aten::is_floating_point", metadata},

@@ -50,7 +50,6 @@ Verdict pad(OpCall&);          // (self, pad, ...)
 Verdict channel_shuffle(OpCall&);
 
 const RegisterRules kTable{
-    {"aten::_reshape_alias", reshape},
     {"aten::_unsafe_view", reshape},
     {"aten::broadcast_to", expand},
     {"aten::expand", expand},

@@ -1,0 +1,23 @@
+// What differs between the supported torch versions (2.11 and 2.13), and nothing else.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <utility>
+
+namespace koila {
+
+// An owning pointer to an autograd node: std::shared_ptr in torch 2.11, c10::intrusive_ptr since nodes have a header of their own.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class T, class... Args>
+NodePtr make_node(Args&&... args) {
+#if __has_include(<torch/csrc/autograd/node.h>)
+  return NodePtr::reclaim(new T(std::forward<Args>(args)...));
+#else
+  return NodePtr(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
+#endif
+}
+
+}  // namespace koila

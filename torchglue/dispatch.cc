@@ -1,0 +1,321 @@
+#include "torchglue/dispatch.h"
+
+#include <c10/core/AutogradState.h>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/eager.h"
+#include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+constexpr c10::DispatchKeySet kBelowInterceptor(c10::DispatchKeySet::FULL_AFTER, kInterceptorKey);
+
+// One tensor among the arguments that is split, or whose value does not exist.
+struct SplitArgument {
+  at::Tensor tensor;
+  Region* region = nullptr;  // null: real, marked
+  ValueId value = kNoValue;
+  Placement placement;
+  int64_t batch = 0;
+  int64_t micro_batch = 0;
+};
+
+// The arguments as the rules see them, and the split ones among them.
+struct Question {
+  OpCall call;
+  std::vector<SplitArgument> split;
+  at::Tensor opaque;     // computed in a region, and then given a graph from outside
+  at::Tensor must_read;  // shares a deferred storage in a way that no region knows: it has to be materialised
+};
+
+void describe(TensorSpec& spec, const at::Tensor& t) {
+  spec.defined = true;
+  spec.sizes.assign(t.sizes().begin(), t.sizes().end());
+  spec.dtype = t.scalar_type();
+}
+
+Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  DeferredRegistry& registry = deferred_registry();
+  const OpTraits& traits = op_traits(op);
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  Question q{OpCall(op.schema(), 0), {}, {}, {}};
+  q.call.args().resize(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    OpCall::Arg& arg = q.call.args()[i];
+    arg.is_tensor = traits.kinds[i] == ArgumentKind::kTensor;
+    arg.is_tensor_list = traits.kinds[i] == ArgumentKind::kTensorList;
+    if (arg.is_tensor) {
+      arg.tensors.resize(1);
+    } else if (arg.is_tensor_list && arguments[i].isList()) {
+      arg.tensors.resize(arguments[i].toListRef().size());
+    } else {
+      arg.value = arguments[i];
+    }
+  }
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int j) {
+    if (q.must_read.defined()) return;
+    TensorSpec& spec = q.call.args()[i].tensors[j < 0 ? 0 : j];
+    describe(spec, t);
+    SplitArgument split{t};
+    const auto entry = registry.find(t.unsafeGetTensorImpl());
+    if (entry.region != nullptr) {
+      const bool real = entry.region->materialised(entry.value);
+      if (t.requires_grad() && !entry.region->value(entry.value).requires_grad) {
+        // An autograd.Function gave it a graph of its own: to the region it is a tensor from outside.
+        q.opaque = t;
+        return;
+      }
+      // A value that exists is as good as any real tensor, unless its gradient must reach the region.
+      if (real && !(entry.region->open() && grad_mode && t.requires_grad())) return;
+      split.region = entry.region;
+      split.value = entry.value;
+      split.placement = entry.region->value(entry.value).placement;
+      split.batch = entry.region->batch();
+      split.micro_batch = entry.region->micro_batch();
+    } else if (const Mark* mark = s.marks.find(t.unsafeGetTensorImpl())) {
+      split.placement = mark->placement;
+      split.batch = mark->batch;
+      split.micro_batch = mark->micro_batch;
+    } else {
+      if (t.has_storage() && registry.find_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()).first != nullptr) q.must_read = t;
+      return;
+    }
+    spec.placement = split.placement;
+    q.split.push_back(std::move(split));
+  });
+  return q;
+}
+
+// Puts a value that another region gives up under a mark, so that what follows can be split again.
+void hand_over(const SplitArgument& argument) {
+  const auto region = argument.region->shared_from_this();
+  region->materialise({argument.value});
+  if (argument.tensor.requires_grad()) region->consume(argument.value);
+  deferred_registry().remove(argument.tensor.unsafeGetTensorImpl());
+  if (argument.placement.is_shard()) session().marks.add(argument.tensor, argument.placement, argument.batch, argument.micro_batch);
+}
+
+// The region that the call joins; null when arguments changed and must be looked at again.
+std::shared_ptr<Region> choose_region(Question& q) {
+  Session& s = session();
+  Region* chosen = nullptr;
+  for (const SplitArgument& a : q.split) {
+    if (a.region == nullptr || !a.region->open()) continue;
+    if (chosen == nullptr || a.region == s.current.get()) chosen = a.region;
+  }
+  bool changed = false;
+  for (const SplitArgument& a : q.split) {
+    if (a.region != nullptr && a.region != chosen) {
+      hand_over(a);
+      changed = true;
+    }
+  }
+  if (changed) return nullptr;
+  if (chosen != nullptr) return chosen->shared_from_this();
+  const SplitArgument& seed = q.split.front();
+  return s.region_for(seed.batch, seed.micro_batch, seed.tensor.device());
+}
+
+void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  const auto* seeds = s.signatures.find(op, arguments);
+  if (seeds == nullptr) return;
+  for (const LearnedSeed& seed : *seeds) {
+    for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
+      if (arg != seed.argument || element != seed.element) return;
+      if (s.marks.find(t.unsafeGetTensorImpl()) != nullptr || deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr) return;
+      // The same call again, for another batch: a new step has begun, whether or not there was a backward pass between.
+      if (s.current && s.current->open() && s.current->begin_with(seed.key, seed.times)) {
+        // joins
+      } else {
+        s.current.reset();
+        s.region_for(seed.batch, *seed.micro_batch, t.device())->begin_with(seed.key, seed.times);
+      }
+      s.marks.add(t, seed.placement, seed.batch, *seed.micro_batch);
+    });
+  }
+}
+
+// Regions that read what the call writes to must do so before.
+void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  const auto regions = s.live_regions();
+  if (regions.empty()) return;
+  const auto& declared = op.schema().arguments();
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+    const c10::AliasInfo* alias = declared[i].alias_info();
+    if (alias == nullptr || !alias->isWrite() || !t.has_storage()) return;
+    const c10::StorageImpl* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    for (const auto& region : regions) {
+      if (region->captures_storage(storage)) region->before_write(storage);
+    }
+  });
+}
+
+// Marks results that kept the split dimension of an argument: what follows can then be split again. A guess, and only that: whether
+// it can be is for the rules to say.
+void mark_results(const std::vector<SplitArgument>& split, at::ArrayRef<c10::IValue> results) {
+  for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+    for (const SplitArgument& a : split) {
+      if (!a.placement.is_shard() || a.placement.dim >= t.dim()) continue;
+      if (t.size(a.placement.dim) != a.placement.extent(a.batch)) continue;
+      if (deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr) return;
+      session().marks.add(t, a.placement, a.batch, a.micro_batch);
+      return;
+    }
+  });
+}
+
+void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const std::vector<SplitArgument>& split) {
+  const OpTraits& traits = op_traits(op);
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  int64_t bytes = 0;
+  bool deferred = false;
+  for (const SplitArgument& a : split) {
+    if (a.region == nullptr) continue;
+    const auto region = a.region->shared_from_this();
+    deferred = true;
+    bytes += static_cast<int64_t>(a.tensor.nbytes());
+    region->materialise({a.value});
+    if (grad_mode && a.tensor.requires_grad()) region->consume(a.value);
+  }
+  if (deferred) session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
+  if (traits.writes) {
+    const auto& declared = op.schema().arguments();
+    const auto arguments = torch::jit::last(*stack, declared.size());
+    for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+      const c10::AliasInfo* alias = declared[i].alias_info();
+      const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+      if (entry.region != nullptr && alias != nullptr && alias->isWrite()) entry.region->shared_from_this()->hand_out_group(entry.value);
+    });
+  }
+  run_eagerly(op, keys, stack);
+  mark_results(split, torch::jit::last(*stack, op.schema().returns().size()));
+}
+
+}  // namespace
+
+bool lazy_possible() {
+  const Session& s = session();
+  return s.marks.any() || deferred_registry().any() || !s.signatures.empty();
+}
+
+bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const OpTraits& traits = op_traits(op);
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(*stack, count);
+  if (traits.writes) settle_writes(op, arguments);
+  if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
+
+  for (;;) {
+    Question q = ask(op, arguments);
+    if (q.must_read.defined()) {
+      materialise_tensor(q.must_read);
+      continue;
+    }
+    if (q.opaque.defined()) {
+      const auto entry = deferred_registry().find(q.opaque.unsafeGetTensorImpl());
+      const Value& value = entry.region->value(entry.value);
+      hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
+      continue;
+    }
+    if (session().engine_depth > 0) {  // a hook, or an autograd.Function's backward: full values, and no new regions
+      for (const SplitArgument& a : q.split) {
+        if (a.region != nullptr) a.region->shared_from_this()->materialise({a.value});
+      }
+      return false;
+    }
+    if (q.split.empty()) return false;
+    const auto region = choose_region(q);
+    if (!region) continue;
+
+    // The question again, for the region's batch: marks of other batches are real tensors like any other.
+    OpCall call(op.schema(), region->batch());
+    call.args() = std::move(q.call.args());
+    bool any = false;
+    for (OpCall::Arg& arg : call.args()) {
+      for (TensorSpec& t : arg.tensors) {
+        if (t.placement.is_shard() && t.sizes[t.placement.dim] != t.placement.extent(region->batch())) t.placement = Placement::replicate();
+        any |= !t.placement.is_replicate();
+      }
+    }
+    if (!any) return false;
+    Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+
+    if (verdict == Verdict::kReal) {
+      run_plainly(op, keys, stack);
+      return true;
+    }
+    if (verdict == Verdict::kLocal) {
+      bool changed = false;
+      for (int arg : call.real_arguments()) {
+        for (const SplitArgument& a : q.split) {
+          if (arguments[arg].isTensor() && a.region != nullptr && arguments[arg].toTensor().is_same(a.tensor)) {
+            region->materialise({a.value});
+            if (a.tensor.requires_grad()) {
+              verdict = Verdict::kNo;
+            } else {
+              changed = true;
+            }
+          }
+        }
+      }
+      if (changed) continue;
+      // Nothing that hangs on the region may feed it.
+      bool cycle = false;
+      for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+        if (deferred_registry().find(t.unsafeGetTensorImpl()).region != region.get()) cycle |= region->would_cycle(t);
+      });
+      if (cycle) {
+        region->close();
+        continue;
+      }
+    }
+    if (verdict == Verdict::kLocal && traits.writes) {
+      // Only a value of the region may be written to inside it, and it must stay split as it was.
+      const SplitArgument* written = nullptr;
+      for (const SplitArgument& a : q.split) {
+        if (a.region == region.get() && arguments[0].isTensor() && arguments[0].toTensor().is_same(a.tensor)) written = &a;
+      }
+      const bool fits = traits.in_place && written != nullptr && !call.outputs().empty() && call.outputs()[0] == written->placement &&
+                        region->may_write(written->value);
+      if (!fits) verdict = Verdict::kNo;
+    }
+
+    if (verdict == Verdict::kLocal) {
+      try {
+        std::vector<c10::IValue> results = region->add({op, call, arguments, (traits.rule->flags & kRandom) != 0});
+        torch::jit::drop(*stack, count);
+        for (c10::IValue& result : results) stack->push_back(std::move(result));
+        return true;
+      } catch (const AliasOfCapture&) {
+        // A view of a seed: it costs no memory, so it is made for real, and is split like the seed.
+        run_eagerly(op, keys, stack);
+        const auto results = torch::jit::last(*stack, op.schema().returns().size());
+        for_each_tensor(results, [&](const at::Tensor& t, int result, int) {
+          const Placement& p = call.outputs()[result];
+          if (p.is_shard()) session().marks.add(t, p, region->batch(), region->micro_batch());
+        });
+        return true;
+      } catch (const CannotJoin& why) {
+        session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
+      }
+    }
+
+    if (traits.composite) {
+      // Its inner operators come back here one by one, each with a rule of its own.
+      op.redispatchBoxed(keys & kBelowInterceptor, stack);
+      return true;
+    }
+    run_at_full_batch(op, keys, stack, q.split);
+    return true;
+  }
+}
+
+}  // namespace koila

@@ -1,0 +1,49 @@
+#include "torchglue/interceptor.h"
+
+#include <torch/library.h>
+
+#include "torchglue/dispatch.h"
+#include "torchglue/rescue/eager.h"
+#include "torchglue/session.h"
+#include "torchglue/tls.h"
+
+namespace koila {
+
+namespace {
+
+// Note [Staying out]
+// Tensor subclasses, tracing and functorch transforms give operators another meaning; what they do is not put on the tape. Their
+// results look like tensors from nowhere to it, that is, like captures.
+constexpr c10::DispatchKeySet kStayOut({
+    c10::DispatchKey::Python,
+    c10::DispatchKey::PythonTLSSnapshot,
+    c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+    c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+    c10::DispatchKey::FuncTorchBatched,
+    c10::DispatchKey::FuncTorchGradWrapper,
+    c10::DispatchKey::Tracer,
+    c10::DispatchKey::Functionalize,
+    c10::DispatchKey::NestedTensor,
+});
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const Session& s = session();
+  if (!s.rescue || keys.has_any(kStayOut)) {
+    run_plainly(op, keys, stack);
+    return;
+  }
+  if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
+  if (s.engine_depth > 0) {
+    run_plainly(op, keys, stack);
+    return;
+  }
+  run_eagerly(op, keys, stack);
+}
+
+}  // namespace
+
+void intercept_this_thread() { c10::impl::tls_set_dispatch_key_included(kInterceptorKey, true); }
+
+}  // namespace koila
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&koila::intercept>()); }

@@ -1,0 +1,89 @@
+#include "torchglue/memory/cpu_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+AllocationFailure failure;
+
+std::string human(int64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  if (bytes >= int64_t{1} << 30) return fmt::format("{:.2f} GiB", b / (int64_t{1} << 30));
+  if (bytes >= int64_t{1} << 20) return fmt::format("{:.2f} MiB", b / (int64_t{1} << 20));
+  return fmt::format("{:.1f} KiB", b / 1024);
+}
+
+// Note [Where the size is kept]
+// A deleter gets one pointer, and needs the size to give it back; and PyTorch's raw_allocate() demands that this pointer is the data
+// itself. So the size stands in a header of one cache line in front of the data, which keeps the alignment of 64 bytes.
+constexpr size_t kHeader = 64;
+
+void free_counted(void* data) {
+  if (data == nullptr) return;
+  char* block = static_cast<char*>(data) - kHeader;
+  size_t bytes = 0;
+  std::memcpy(&bytes, block, sizeof bytes);
+  session().runtime->release(KOILA_CPU, bytes);
+  c10::free_cpu(block);
+}
+
+class CountedCpuAllocator final : public c10::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    void* data = nullptr;
+    if (bytes > 0) {
+      const koila_runtime* runtime = session().runtime;
+      if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) fail(bytes, refused);
+      char* block = nullptr;
+      try {
+        block = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
+      } catch (...) {
+        runtime->release(KOILA_CPU, bytes);
+        failure = {KOILA_CPU, static_cast<int64_t>(bytes), runtime->live_bytes(KOILA_CPU)};
+        throw;
+      }
+      std::memcpy(block, &bytes, sizeof bytes);
+      data = block + kHeader;
+    }
+    return {data, data, &free_counted, at::Device(at::kCPU)};
+  }
+
+  at::DeleterFnPtr raw_deleter() const override { return &free_counted; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  [[noreturn]] static void fail(size_t bytes, int refused) {
+    const koila_runtime* runtime = session().runtime;
+    const int64_t live = runtime->live_bytes(KOILA_CPU);
+    failure = {KOILA_CPU, static_cast<int64_t>(bytes), live};
+    if (refused == 2) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)),
+                       " (made to fail by KOILA_INJECT_OOM); ", human(live), " are in use.");
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)), "; ", human(live),
+                     " of the budget of ", human(runtime->budget_bytes(KOILA_CPU)), " (KOILA_CPU_MEMORY) are in use.");
+  }
+};
+
+}  // namespace
+
+const AllocationFailure& last_allocation_failure() { return failure; }
+
+void install_cpu_allocator() {
+  static auto* allocator = new CountedCpuAllocator;  // never destroyed: tensors may outlive static destruction
+  c10::SetCPUAllocator(allocator, /*priority=*/100);
+}
+
+}  // namespace koila

@@ -1,0 +1,71 @@
+#include "torchglue/op_traits.h"
+
+#include <c10/util/flat_hash_map.h>
+
+#include <memory>
+#include <mutex>
+
+namespace koila {
+
+namespace {
+
+bool is_tensor_type(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return true;
+    case c10::TypeKind::ListType:
+    case c10::TypeKind::OptionalType:
+      return is_tensor_type(type->containedType(0));
+    default:
+      return false;
+  }
+}
+
+bool is_list(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::OptionalType) return is_list(type->containedType(0));
+  return type->kind() == c10::TypeKind::ListType;
+}
+
+OpTraits examine(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  OpTraits traits;
+  traits.rule = find_rule(schema);
+  for (const c10::Argument& argument : schema.arguments()) {
+    traits.kinds.push_back(!is_tensor_type(argument.type()) ? ArgumentKind::kOther
+                           : is_list(argument.type())       ? ArgumentKind::kTensorList
+                                                            : ArgumentKind::kTensor);
+  }
+  size_t written = 0;
+  for (const c10::Argument& argument : schema.arguments()) {
+    const c10::AliasInfo* alias = argument.alias_info();
+    if (alias == nullptr) continue;
+    if (alias->isWrite()) {
+      ++written;
+    } else {
+      traits.may_view = true;
+    }
+  }
+  traits.writes = written > 0;
+  traits.in_place = written == 1 && schema.arguments()[0].alias_info() != nullptr && schema.arguments()[0].alias_info()->isWrite();
+  for (const c10::Argument& result : schema.returns()) traits.tensor_result |= is_tensor_type(result.type());
+  traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                     !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
+                     !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+                     !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA);
+  traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
+  return traits;
+}
+
+}  // namespace
+
+const OpTraits& op_traits(const c10::OperatorHandle& op) {
+  // One small cache per thread: no lock on the way of every operator. Operators are never unregistered in practice; a re-registered one
+  // gets a new schema address.
+  static thread_local auto* cache = new ska::flat_hash_map<const void*, std::unique_ptr<OpTraits>>;
+  const void* key = &op.schema();
+  auto it = cache->find(key);
+  if (it == cache->end()) it = cache->emplace(key, std::make_unique<OpTraits>(examine(op))).first;
+  return *it->second;
+}
+
+}  // namespace koila

@@ -1,0 +1,46 @@
+// What the machinery asks of an operator again and again, worked out once.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "torchglue/placement/rule.h"
+
+namespace koila {
+
+enum class ArgumentKind : uint8_t { kOther, kTensor /* Tensor, Tensor? */, kTensorList /* Tensor[], Tensor?[] */ };
+
+struct OpTraits {
+  std::vector<ArgumentKind> kinds;  // by argument
+  const Rule* rule = nullptr;
+  bool writes = false;        // writes to an argument
+  bool in_place = false;      // writes to its first argument only, and returns it
+  bool composite = false;     // a CompositeImplicitAutograd kernel: calls other operators, and nothing else
+  bool foreach = false;       // aten::_foreach_*: optimisers
+  bool tensor_result = false; // returns at least one tensor
+  bool may_view = false;      // a result may share an argument's storage without writing to it
+};
+
+// Stable for the life of the process; any thread.
+const OpTraits& op_traits(const c10::OperatorHandle& op);
+
+// Every tensor in an argument or result list, lists flattened; f(tensor, argument, element), element -1 outside lists.
+// Undefined tensors and None are skipped.
+template <class F>
+void for_each_tensor(at::ArrayRef<c10::IValue> values, F&& f) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const c10::IValue& v = values[i];
+    if (v.isTensor()) {
+      const at::Tensor& t = v.toTensor();
+      if (t.defined()) f(t, static_cast<int>(i), -1);
+    } else if (v.isList()) {
+      const auto elements = v.toListRef();
+      for (size_t j = 0; j < elements.size(); ++j) {
+        if (!elements[j].isTensor()) continue;
+        const at::Tensor& t = elements[j].toTensor();
+        if (t.defined()) f(t, static_cast<int>(i), static_cast<int>(j));
+      }
+    }
+  }
+}
+
+}  // namespace koila

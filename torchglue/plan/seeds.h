@@ -1,0 +1,42 @@
+// The choice of what to split, from the tape of a step that ran (or was running) at full batch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torchglue/placement/placement.h"
+#include "torchglue/placement/rule.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+struct Seed {
+  TapeValueId value;
+  Placement placement;
+};
+
+// Placements over a tape, as the rules give them from some seeds.
+struct Plan {
+  int64_t batch = 0;
+  std::vector<Seed> seeds;
+  std::vector<Placement> placements;  // by tape value
+  int64_t bytes = 0;                  // of the values that operators inside regions made: what splitting can save
+  bool reaches_pending = false;       // the call in flight reads something split
+};
+
+// The call as a rule sees it.
+OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);
+
+// Sizes and rules only: nothing is read or run.
+Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds);
+
+// Note [A wrong seed costs speed]
+// Every capture and dimension is a candidate, also one that is no batch at all: a split that the rules carry is exact whatever it means
+// to the program. So the choice is greedy by bytes: first the seed whose plan saves most, then every further capture that goes along
+// with it. Nothing: no capture has a dimension that the rules can split.
+std::optional<Plan> choose_seeds(const Tape& tape);
+
+}  // namespace koila

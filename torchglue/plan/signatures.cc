@@ -1,0 +1,60 @@
+#include "torchglue/plan/signatures.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/hash.h>
+
+#include <algorithm>
+
+namespace koila {
+
+namespace {
+
+// Keys of different operators never meet in operators_, so the schema's address may stand for the operator.
+const void* identity(const c10::OperatorHandle& op) { return &op.schema(); }
+
+}  // namespace
+
+uint64_t Signatures::start_key(const c10::OperatorHandle& op, bool grad_mode) {
+  return c10::hash_combine(reinterpret_cast<uintptr_t>(identity(op)), grad_mode ? 2 : 1);
+}
+
+uint64_t Signatures::add_to_key(uint64_t key, const Shape& shape) {
+  key = c10::hash_combine(key, static_cast<uint64_t>(shape.sizes.size()) * 64 + static_cast<uint64_t>(shape.dtype));
+  key = c10::hash_combine(key, shape.requires_grad ? 2 : 1);
+  for (int64_t size : shape.sizes) key = c10::hash_combine(key, static_cast<uint64_t>(size));
+  return key;
+}
+
+void Signatures::learn(const c10::OperatorHandle& op, LearnedSeed seed) {
+  operators_[identity(op)] = 1;
+  auto& seeds = seeds_[seed.key];
+  auto same = std::find_if(seeds.begin(), seeds.end(), [&](const LearnedSeed& s) {
+    return s.argument == seed.argument && s.element == seed.element && s.placement == seed.placement;
+  });
+  if (same != seeds.end()) {
+    *same = std::move(seed);
+  } else {
+    seeds.push_back(std::move(seed));
+  }
+}
+
+const std::vector<LearnedSeed>* Signatures::find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
+  if (operators_.find(identity(op)) == operators_.end()) return nullptr;
+  uint64_t key = start_key(op, c10::AutogradState::get_tls_state().get_grad_mode());
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    key = add_to_key(key, {t.sizes(), t.scalar_type(), t.requires_grad()});
+  });
+  auto it = seeds_.find(key);
+  return it == seeds_.end() ? nullptr : &it->second;
+}
+
+void Signatures::shrink_to(int64_t batch, int64_t micro_batch) {
+  for (auto& [key, seeds] : seeds_) {
+    for (LearnedSeed& seed : seeds) {
+      if (seed.batch == batch) *seed.micro_batch = std::min(*seed.micro_batch, micro_batch);
+    }
+  }
+}
+
+}  // namespace koila

@@ -1,0 +1,53 @@
+// What earlier steps taught: at which operator a like step starts to run lazily, and in how many rows.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/placement/placement.h"
+
+namespace koila {
+
+// Note [Signatures]
+// A step has no name. What is known at its first operators is those operators: so a split is remembered by the first operator that
+// read the seed (its name, the shapes, dtypes and requires_grad of its tensors, grad mode). When a like call comes again, its argument
+// is marked as split and the step is lazy from there. A call that looks alike and is none costs speed, never a wrong result.
+struct LearnedSeed {
+  uint64_t key = 0;
+  int times = 1;  // how many seeds of one step begin with a call of this key
+  int argument = 0;
+  int element = -1;
+  Placement placement;
+  int64_t batch = 0;
+  std::shared_ptr<int64_t> micro_batch;  // shared by the seeds of one step, so that all shrink together
+};
+
+class Signatures {
+ public:
+  bool empty() const { return seeds_.empty(); }
+  void learn(const c10::OperatorHandle& op, LearnedSeed seed);
+  const std::vector<LearnedSeed>* find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const;
+  // Micro-batches in use for a batch of that many rows are at most this from now on.
+  void shrink_to(int64_t batch, int64_t micro_batch);
+
+  // A tensor in a key.
+  struct Shape {
+    at::IntArrayRef sizes;
+    at::ScalarType dtype;
+    bool requires_grad;
+  };
+  // Accumulates a key; the operator first, then each tensor in order of the arguments.
+  static uint64_t start_key(const c10::OperatorHandle& op, bool grad_mode);
+  static uint64_t add_to_key(uint64_t key, const Shape& shape);
+
+ private:
+  ska::flat_hash_map<uint64_t, std::vector<LearnedSeed>> seeds_;
+  ska::flat_hash_map<const void*, char> operators_;  // that some key starts with: most calls are turned away here
+};
+
+}  // namespace koila

@@ -1,0 +1,69 @@
+#include "torchglue/region/deferred.h"
+
+namespace koila {
+
+DeferredMeta::~DeferredMeta() { region_->on_death(impl_, value_); }
+
+DeferredRegistry& deferred_registry() {
+  static auto* registry = new DeferredRegistry;  // never destroyed: tensors may outlive static destruction
+  return *registry;
+}
+
+void DeferredRegistry::add(const c10::TensorImpl* impl, Region* region, ValueId value) {
+  std::lock_guard lock(mutex_);
+  impls_.insert_or_assign(impl, Entry{region, value});
+}
+
+void DeferredRegistry::remove(const c10::TensorImpl* impl) {
+  std::lock_guard lock(mutex_);
+  impls_.erase(impl);
+}
+
+DeferredRegistry::Entry DeferredRegistry::find(const c10::TensorImpl* impl) const {
+  std::lock_guard lock(mutex_);
+  auto it = impls_.find(impl);
+  return it == impls_.end() ? Entry{} : it->second;
+}
+
+void DeferredRegistry::add_storage(const c10::StorageImpl* storage, Region* region, uint32_t group) {
+  std::lock_guard lock(mutex_);
+  storages_.insert_or_assign(storage, std::make_pair(region, group));
+}
+
+void DeferredRegistry::remove_storage(const c10::StorageImpl* storage) {
+  std::lock_guard lock(mutex_);
+  storages_.erase(storage);
+}
+
+std::pair<Region*, uint32_t> DeferredRegistry::find_storage(const c10::StorageImpl* storage) const {
+  std::lock_guard lock(mutex_);
+  auto it = storages_.find(storage);
+  return it == storages_.end() ? std::pair<Region*, uint32_t>{nullptr, 0} : it->second;
+}
+
+void refuse_raw_access(c10::StorageImpl& storage) {
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "koila: this tensor's value is deferred: it is computed when an operator, .item(), .numpy(), .tolist(), .cpu() or torch.save() "
+      "reads it, and its memory was accessed directly instead. Call tensor.resolve_conj() before taking its pointer.");
+}
+
+void allow_raw_access(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
+
+at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator) {
+  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device), allocator, /*resizable=*/true);
+  refuse_raw_access(*storage.unsafeGetStorageImpl());
+  return storage;
+}
+
+void materialise_storage(const c10::StorageImpl* storage) {
+  const auto [region, group] = deferred_registry().find_storage(storage);
+  if (region == nullptr) return;
+  const auto keep = region->shared_from_this();
+  keep->materialise({keep->group(group).base});
+}
+
+void materialise_tensor(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.has_storage()) materialise_storage(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+}
+
+}  // namespace koila

@@ -1,0 +1,69 @@
+// Deferred tensors: the program's handles on values that do not exist yet.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "torchglue/region/region.h"
+
+namespace koila {
+
+// Note [Deferred tensors]
+// A deferred tensor has its shape, strides, dtype, device and grad_fn, and a storage of the right size without memory. Its storage
+// refuses raw access (c10's data_ptr check), so that code which bypasses the dispatcher gets an error and never garbage. Materialising
+// puts memory into that same storage object: every alias, known or not, sees the value.
+//
+// Its autograd metadata is a subclass that tells the region when the tensor dies: the last moment to let go of micro-batch 0's part.
+struct DeferredMeta : torch::autograd::AutogradMeta {
+  DeferredMeta(std::shared_ptr<Region> region, const c10::TensorImpl* impl, ValueId value)
+      : region_(std::move(region)), impl_(impl), value_(value) {}
+  ~DeferredMeta() override;
+
+ private:
+  std::shared_ptr<Region> region_;
+  const c10::TensorImpl* impl_;
+  ValueId value_;
+};
+
+// Which tensors and storages belong to which region. Touched by the owner thread, and by whichever thread lets the last reference to a
+// deferred tensor go: hence the mutex, held for look-ups only, never while anything runs.
+class DeferredRegistry {
+ public:
+  struct Entry {
+    Region* region = nullptr;
+    ValueId value = kNoValue;
+  };
+  void add(const c10::TensorImpl* impl, Region* region, ValueId value);
+  void remove(const c10::TensorImpl* impl);
+  Entry find(const c10::TensorImpl* impl) const;  // region null: not deferred
+
+  void add_storage(const c10::StorageImpl* storage, Region* region, uint32_t group);
+  void remove_storage(const c10::StorageImpl* storage);
+  // The region and group whose empty storage this is; region null: it is not.
+  std::pair<Region*, uint32_t> find_storage(const c10::StorageImpl* storage) const;
+
+  bool any() const { return !impls_.empty() || !storages_.empty(); }
+
+ private:
+  mutable std::mutex mutex_;
+  ska::flat_hash_map<const c10::TensorImpl*, Entry> impls_;
+  ska::flat_hash_map<const c10::StorageImpl*, std::pair<Region*, uint32_t>> storages_;
+};
+
+DeferredRegistry& deferred_registry();
+
+// An empty storage of `bytes` on `device` that refuses raw access.
+at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator);
+void refuse_raw_access(c10::StorageImpl& storage);
+void allow_raw_access(c10::StorageImpl& storage);
+
+// If the storage is a deferred one, materialises it. For readers that bypass the dispatcher.
+void materialise_storage(const c10::StorageImpl* storage);
+void materialise_tensor(const at::Tensor& tensor);
+
+}  // namespace koila

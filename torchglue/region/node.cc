@@ -1,0 +1,333 @@
+// Backward of a region.
+
+#include "torchglue/region/node.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "torchglue/memory/spill.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+using torch::autograd::Edge;
+using torch::autograd::variable_list;
+
+namespace {
+
+bool is_reduced_float(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
+// A refusal in backward: the error that a step too large for the memory gives, with koila's reason.
+[[noreturn]] void refuse(const Region& region, const std::string& reason) {
+  Session& s = session();
+  koila_oom_event event{};
+  event.device = device_number(region.device());
+  event.phase = KOILA_BACKWARD;
+  event.op = "backward";
+  event.live_bytes = s.runtime->live_bytes(event.device);
+  event.budget_bytes = s.runtime->budget_bytes(event.device);
+  event.outcome = KOILA_REFUSED;
+  event.reason = reason.c_str();
+  event.batch = region.batch();
+  s.runtime->on_oom(&event);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+}
+
+}  // namespace
+
+RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = uint64_t{1} << 40; }
+
+RegionNode::~RegionNode() {
+  if (region_->node_ == this) region_->node_ = nullptr;
+}
+
+NodePtr RegionNode::owner(torch::autograd::Node* node) { return node->getptr(); }
+
+void RegionNode::add_capture(Capture& capture) {
+  capture.edge = static_cast<int64_t>(next_edges_.size());
+  next_edges_.push_back(torch::autograd::impl::gradient_edge(capture.tensor));
+}
+
+int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
+  outputs_.push_back(value);
+  return add_input_metadata(deferred);
+}
+
+variable_list RegionNode::apply(variable_list&& gradients) { return region_->backward(std::move(gradients)); }
+
+void RegionNode::release_variables() { region_->backward_done(); }
+
+variable_list GradientSink::apply(variable_list&& gradients) {
+  if (gradients[0].defined()) region_->add_gradient(use_, rows_, std::move(gradients[0]));
+  return {};
+}
+
+void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
+  if (rows.end <= totals_until_[use]) return;  // summed before a later part of the micro-batch ran out of memory
+  if (!wanted_[uses_[use].capture]) return;
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  at::Tensor& total = totals_[use];
+  const Placement& placement = uses_[use].placement;
+  const at::Tensor& full = captures_[uses_[use].capture].tensor;
+  if (placement.is_shard()) {
+    if (!total.defined()) total = at::zeros_like(full.detach(), full.options().dtype(gradient.scalar_type()));
+    write_rows(total, placement, batch_, rows, gradient);
+  } else if (gradient.is_sparse()) {
+    total = total.defined() ? total + gradient : std::move(gradient);
+  } else if (total.defined()) {
+    total.add_(gradient);
+  } else if (is_reduced_float(gradient.scalar_type()) && rows.count() < batch_) {
+    total = gradient.to(at::kFloat);
+  } else {
+    // The engine gave it away when nobody else holds it; an expanded or shared one is copied.
+    const bool ours = gradient.use_count() == 1 && gradient.has_storage() && gradient.storage().use_count() == 1 &&
+                      gradient.is_non_overlapping_and_dense();
+    total = ours ? std::move(gradient) : gradient.clone();
+  }
+  totals_until_[use] = rows.end;
+}
+
+// A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on.
+// On a tensor that only the outside reads (a loss) the engine has already run it.
+void Region::check_hooks(const Schedule& roots) {
+  constexpr const char* kReason = "a hook (register_hook, retain_grad) on a tensor inside the step would need that tensor's full gradient.";
+  if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse(*this, kReason);
+  size_t hooks = node_->tensor_pre_hooks().size() + node_->retains_grad_hooks().size();
+  if (hooks == 0) return;
+  std::vector<char> inner(values_.size(), 0);
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (!roots.needed[i]) continue;
+    for (const Argument& argument : instructions_[i].arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue) inner[o.id] = 1;
+      }
+    }
+  }
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    if (values_[id].impl == nullptr) continue;
+    const auto* meta = static_cast<torch::autograd::AutogradMeta*>(values_[id].impl->autograd_meta());
+    const size_t own = meta->hooks_.size() + (meta->retains_grad_ ? 1 : 0);
+    if (own > 0 && inner[id]) refuse(*this, kReason);
+    hooks -= std::min(hooks, own);
+  }
+  if (hooks > 0) refuse(*this, kReason);
+}
+
+std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
+  TORCH_CHECK(!released_,
+              "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+              "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+              "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
+  bury_dead();
+  open_ = false;
+  const auto started = std::chrono::steady_clock::now();
+  auto* node = static_cast<RegionNode*>(node_);
+  if (at::GradMode::is_enabled()) refuse(*this, "create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
+
+  std::vector<std::pair<ValueId, at::Tensor>> roots;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) roots.emplace_back(node->outputs()[i], gradients[i]);
+  }
+  wanted_.assign(captures_.size(), 0);
+  for (size_t c = 0; c < captures_.size(); ++c) {
+    const int64_t edge = captures_[c].edge;
+    wanted_[c] = edge >= 0 && node->task_should_compute_output(static_cast<size_t>(edge));
+  }
+
+  const NoInterceptGuard no_intercept;
+  std::vector<ValueId> keep;
+  for (const auto& [value, gradient] : roots) keep.push_back(value);
+  const Schedule roots_only = schedule(keep);
+  check_hooks(roots_only);
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (roots_only.needed[i]) differentiated_.insert(i);
+  }
+
+  // What the program holds gets its value on the way: after backward the parameters may change.
+  std::vector<Held> held;
+  for (ValueId id : held_deferred()) {
+    const ValueId base = groups_[values_[id].group].base;
+    if (std::none_of(held.begin(), held.end(), [&](const Held& h) { return h.base == base; })) held.push_back({base, {}, {}, 0});
+  }
+  for (Held& h : held) {
+    h.full = room_for(h);
+    keep.push_back(h.base);
+  }
+  const Schedule plan = schedule(keep);
+  check_captures(plan);
+  const bool random = std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.random; });
+
+  totals_.assign(uses_.size(), {});
+  totals_until_.assign(uses_.size(), 0);
+  const auto start_over = [&] {
+    std::fill(totals_.begin(), totals_.end(), at::Tensor());
+    std::fill(totals_until_.begin(), totals_until_.end(), 0);
+    for (Held& h : held) {
+      h.until = 0;
+      h.sum.reset();
+    }
+  };
+
+  const auto backward_of = [&](Frame& frame) {
+    {
+      const at::NoGradGuard no_grad;
+      for (Held& h : held) store_rows(h, frame.values[h.base], frame.rows);
+    }
+    torch::autograd::edge_list edges;
+    variable_list parts;
+    for (const auto& [value, gradient] : roots) {
+      const at::Tensor& local = frame.values[value];
+      if (!local.requires_grad()) continue;
+      edges.push_back(torch::autograd::impl::gradient_edge(local));
+      const Placement& placement = values_[value].placement;
+      const at::NoGradGuard no_grad;
+      parts.push_back(placement.is_shard() ? slice_rows(gradient, placement, batch_, frame.rows) : gradient);
+    }
+    frame.values.clear();
+    frame.uses.clear();
+    if (!edges.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false,
+                                                            /*accumulate_grad=*/true, {});
+    }
+  };
+
+  int64_t position = 0;
+  while (position < batch_) {
+    const bool stands_by = position == 0 && first_.next == instructions_.size() && std::all_of(keep.begin(), keep.end(), [&](ValueId v) {
+                             return v < first_.values.size() && first_.values[v].defined();
+                           });
+    int64_t end = std::min(position + micro_batch_, batch_);
+    if (stands_by) {
+      end = first_.rows.end;
+    } else if (position == 0) {
+      drop_first_frame();
+    }
+    // A retry ends where the failed pass ended, so that sums which that pass reached are not made twice.
+    for (int64_t until : totals_until_) {
+      if (until > position) end = std::min(end, until);
+    }
+    for (const Held& h : held) {
+      if (h.until > position) end = std::min(end, h.until);
+    }
+    std::exception_ptr ran_out;
+    try {
+      Frame frame{{position, end}, /*grad=*/true, {}, {}, 0};
+      if (stands_by) {
+        frame = std::move(first_);
+        first_ = Frame{{0, micro_batch_}, true, {}, {}, 0};
+      } else {
+        const at::AutoGradMode grad(true);
+        run(frame, instructions_.size(), &plan);
+      }
+      backward_of(frame);
+      position = end;
+      continue;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    // Other draws for part of the rows would give gradients of two different steps: with random operators all rows are made anew.
+    const bool summed = std::any_of(totals_until_.begin(), totals_until_.end(), [&](int64_t until) { return until > position; }) ||
+                        std::any_of(held.begin(), held.end(), [&](const Held& h) { return h.until > position; });
+    drop_first_frame();
+    const bool can_shrink = micro_batch_ > 1 && end - position > 1 && !observed_random_;
+    if (!can_shrink) {
+      totals_.clear();
+      std::rethrow_exception(ran_out);
+    }
+    micro_batch_ = std::max<int64_t>(1, std::min(micro_batch_, end - position) / 2);
+    ++statistics.halvings;
+    session().signatures.shrink_to(batch_, micro_batch_);
+    if (random && summed) {
+      start_over();
+      position = 0;
+    }
+  }
+
+  std::vector<at::Tensor> results(node->num_outputs());
+  for (uint32_t u = 0; u < uses_.size(); ++u) {
+    const Capture& capture = captures_[uses_[u].capture];
+    at::Tensor& total = totals_[u];
+    if (capture.edge < 0 || !total.defined()) continue;
+    at::Tensor& result = results[capture.edge];
+    if (total.scalar_type() != capture.tensor.scalar_type() && !total.is_sparse()) total = total.to(capture.tensor.scalar_type());
+    result = result.defined() ? result + total : std::move(total);
+    total.reset();
+  }
+  totals_.clear();
+  for (const Held& h : held) fill(h);
+  statistics.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  return results;
+}
+
+at::Tensor Region::room_for(const Held& held) {
+  // In the budget when it stays clear of what micro-batches need, else beside it.
+  const uint32_t group = values_[held.base].group;
+  const size_t bytes = groups_[group].storage.nbytes();
+  const Session& s = session();
+  const int device = device_number(device_);
+  const int64_t budget = s.runtime->budget_bytes(device);
+  const bool tight = budget > 0 && bytes > 65536 &&
+                     static_cast<int64_t>(bytes) * 4 > budget - std::max(s.runtime->live_bytes(device), s.runtime->peak_bytes(device) / 2);
+  return empty_full(group, tight);
+}
+
+// Note [When a region ends]
+// After a backward pass without retain_graph the engine releases what the pass used. Another loss may still hang on operators of the
+// region that no pass has used; then the region lives on for it. Otherwise everything is let go.
+void Region::backward_done() {
+  bury_dead();
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const Value& value = values_[id];
+    if ((value.impl == nullptr && !value.consumed) || !value.requires_grad) continue;
+    const Schedule plan = schedule({id});
+    bool untouched = true;
+    for (size_t i = 0; i < instructions_.size(); ++i) untouched &= !plan.needed[i] || differentiated_.count(i) == 0;
+    if (untouched) return;
+  }
+  release();
+}
+
+void Region::release() {
+  if (released_) return;
+  released_ = true;
+  open_ = false;
+  if (!instructions_.empty()) {
+    koila_region_event event{};
+    event.device = device_number(device_);
+    event.batch = batch_;
+    event.micro_batch = micro_batch_;
+    event.runs = statistics.runs;
+    event.forward_only = statistics.forward_only;
+    event.halvings = statistics.halvings;
+    event.operators = static_cast<int64_t>(instructions_.size());
+    event.seconds = statistics.seconds;
+    session().runtime->on_region(&event);
+  }
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);
+    values_[id].impl = nullptr;
+  }
+  for (Group& group : groups_) {
+    if (group.storage) deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+    group.storage = {};
+  }
+  first_ = Frame{};
+  totals_.clear();
+  capture_index_.clear();
+  // Last, and from locals: dropping captures may run destructors that come back here.
+  auto instructions = std::move(instructions_);
+  auto captures = std::move(captures_);
+  instructions_.clear();
+  captures_.clear();
+  uses_.clear();
+}
+
+}  // namespace koila

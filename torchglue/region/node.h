@@ -1,0 +1,55 @@
+// The autograd node that stands for a region, and the sinks that collect its captures' gradients.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torchglue/compat/node.h"
+#include "torchglue/region/region.h"
+
+namespace koila {
+
+// Note [A node that grows]
+// Captures and deferred tensors join while the program runs, after the node may have become somebody's next edge. Autograd assigns a
+// node's topological number when it gets a parent, and asserts that no edge is added later; so the number is set high once, and
+// edges are appended directly. Numbers only prune searches: a high one prunes nothing that could matter.
+class RegionNode : public torch::autograd::Node {
+ public:
+  explicit RegionNode(std::shared_ptr<Region> region);
+  ~RegionNode() override;
+
+  // The capture's gradient will be delivered through an edge of its own; sets capture.edge.
+  void add_capture(Capture& capture);
+  // Returns the input number of the node that stands for the deferred tensor.
+  int64_t add_output(const at::Tensor& deferred, ValueId value);
+  const std::vector<ValueId>& outputs() const { return outputs_; }
+  const std::shared_ptr<Region>& region() const { return region_; }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  void release_variables() override;
+  std::string name() const override { return "KoilaRegion"; }
+
+  static NodePtr owner(torch::autograd::Node* node);
+
+ private:
+  std::shared_ptr<Region> region_;
+  std::vector<ValueId> outputs_;  // by input number
+};
+
+// Where a micro-batch's gradient of one use of a capture ends.
+class GradientSink : public torch::autograd::Node {
+ public:
+  GradientSink(Region* region, uint32_t use, Rows rows) : Node(/*sequence_nr=*/UINT64_MAX), region_(region), use_(use), rows_(rows) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
+  std::string name() const override { return "KoilaGradientSink"; }
+
+ private:
+  Region* region_;  // the sink lives in a micro-batch's graph, which its region owns
+  uint32_t use_;
+  Rows rows_;
+};
+
+}  // namespace koila

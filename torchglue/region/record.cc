@@ -1,0 +1,508 @@
+// Operators join a region.
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/region/region.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+const c10::StorageImpl* storage_of(const at::Tensor& t) {
+  return t.has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+const void* memory_of(const at::Tensor& t) {
+  if (!t.has_storage()) return nullptr;
+  // Bypasses the access check: a capture may itself be a deferred tensor of another region that is being given up.
+  return const_cast<c10::StorageImpl*>(storage_of(t))->_mutable_data_ptr_no_checks().get();
+}
+
+// Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows.
+std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef sizes) {
+  return at::infer_dense_strides(sizes, local.strides());
+}
+
+size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
+  int64_t last = offset;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    last += (sizes[i] - 1) * strides[i];
+  }
+  return static_cast<size_t>(last + 1) * itemsize;
+}
+
+// Whether the operator's result shares its argument's storage at the full batch as well. In micro-batches of one row more reshapes are
+// views than at full size.
+bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::IntArrayRef sizes) {
+  if (name == "aten::reshape" || name == "aten::flatten" || name == "aten::reshape_as" || name == "aten::ravel") {
+    return at::detail::computeStride(full.sizes(), full.strides(), at::DimVector(sizes)).has_value();
+  }
+  return true;
+}
+
+}  // namespace
+
+Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device) {
+  first_.rows = {0, micro_batch};
+  first_.grad = true;
+}
+
+Region::~Region() { release(); }
+
+bool Region::has_deferred() const {
+  return std::any_of(values_.begin(), values_.end(), [&](const Value& v) { return v.impl != nullptr && !groups_[v.group].materialised; });
+}
+
+void Region::close() { open_ = false; }
+
+void Region::consume(ValueId value) { values_[value].consumed = true; }
+
+void Region::hand_out_group(ValueId id) {
+  const uint32_t group = values_[id].group;
+  for (ValueId other = 0; other < values_.size(); ++other) {
+    Value& value = values_[other];
+    if (value.group != group || value.impl == nullptr) continue;
+    if (other != id && value.requires_grad && c10::AutogradState::get_tls_state().get_grad_mode()) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false,
+                       "out of memory: this step runs in micro-batches under koila, and an operator without a placement rule writes in place "
+                       "to a tensor of which a view is alive.");
+    }
+    deferred_registry().remove(value.impl);
+    value.consumed = value.requires_grad;
+    value.impl = nullptr;
+  }
+}
+
+NodePtr Region::node() const { return node_ == nullptr ? NodePtr() : RegionNode::owner(node_); }
+
+uint32_t Region::capture(const at::Tensor& tensor) {
+  const uint32_t version = version_of(tensor);
+  auto it = capture_index_.find(tensor.unsafeGetTensorImpl());
+  if (it != capture_index_.end() && captures_[it->second].version == version) return it->second;
+  const auto id = static_cast<uint32_t>(captures_.size());
+  capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
+  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1});
+  if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
+  return id;
+}
+
+uint32_t Region::use(uint32_t capture, const Placement& placement) {
+  for (uint32_t u = 0; u < uses_.size(); ++u) {
+    if (uses_[u].capture == capture && uses_[u].placement == placement) return u;
+  }
+  uses_.push_back({capture, placement});
+  return static_cast<uint32_t>(uses_.size() - 1);
+}
+
+Instruction Region::instruction_for(const Call& call) {
+  const OpTraits& traits = op_traits(call.op);
+  const auto& instead = call.answer.instead();
+  Instruction in{instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
+  if (call.state != nullptr) in.state = *call.state;
+  in.in_place = traits.in_place;
+  in.random = call.random;
+  in.scale_by_rows = call.answer.outputs_scaled_by_rows();
+  const auto& asked = call.answer.args();
+  in.arguments.resize(call.arguments.size());
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    Argument& argument = in.arguments[i];
+    argument.is_tensor = asked[i].is_tensor;
+    argument.is_list = asked[i].is_tensor_list;
+    if (!argument.is_tensor && !argument.is_list) {
+      argument.constant = call.arguments[i];
+      continue;
+    }
+    argument.is_optional_list = call.arguments[i].isOptionalTensorList();
+    argument.operands.resize(asked[i].tensors.size());
+    const auto join = [&](const at::Tensor& t, int element) {
+      const size_t j = element < 0 ? 0 : static_cast<size_t>(element);
+      Operand& operand = argument.operands[j];
+      const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+      if (entry.region == this) {
+        operand = {Operand::Kind::kValue, entry.value, false};
+        return;
+      }
+      Placement placement = asked[i].tensors[j].placement;
+      for (const OpCall::Slice& s : call.answer.slices()) {
+        if (s.arg.arg == static_cast<int>(i) && (s.arg.element < 0 ? 0u : static_cast<size_t>(s.arg.element)) == j) placement = s.placement;
+      }
+      operand = {Operand::Kind::kUse, use(capture(t), placement), false};
+    };
+    const c10::IValue& v = call.arguments[i];
+    if (v.isTensor()) {
+      if (v.toTensor().defined()) join(v.toTensor(), -1);
+    } else if (v.isList()) {
+      const auto elements = v.toListRef();
+      for (size_t j = 0; j < elements.size(); ++j) {
+        if (elements[j].isTensor() && elements[j].toTensor().defined()) join(elements[j].toTensor(), static_cast<int>(j));
+      }
+    }
+  }
+  for (const auto& [arg, value] : call.answer.replaced()) in.arguments[arg].constant = value;
+  for (const OpCall::Literal& literal : call.answer.literals()) {
+    in.arguments[literal.arg].literals.emplace_back(literal.element, literal.factor);
+  }
+  if (instead) {
+    for (const c10::IValue& value : instead->more) in.arguments.emplace_back().constant = value;
+  }
+  for (int arg : call.answer.weighted()) {
+    in.arguments[arg].weighted = true;
+    for (Operand& operand : in.arguments[arg].operands) operand.weighted = true;
+  }
+  if (call.answer.denominator()) {
+    const std::vector<c10::IValue> full(call.arguments.begin(), call.arguments.end());
+    NoInterceptGuard no_intercept;
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    in.denominator = static_cast<int32_t>(use(capture(call.answer.denominator()(full)), Placement::replicate()));
+  }
+  return in;
+}
+
+ValueId Region::new_value(const Placement& placement, uint32_t group, bool requires_grad, bool random) {
+  Value& value = values_.emplace_back();
+  value.placement = placement;
+  value.group = group;
+  value.requires_grad = requires_grad;
+  value.random = random;
+  return static_cast<ValueId>(values_.size() - 1);
+}
+
+uint32_t Region::new_group(ValueId base) {
+  groups_.push_back({base, {}, false, false});
+  return static_cast<uint32_t>(groups_.size() - 1);
+}
+
+// Makes `tensor` (fresh, or one the program holds) the deferred tensor of a value. Its storage and strides are set already.
+void Region::install(ValueId id, const at::Tensor& tensor) {
+  Value& value = values_[id];
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  value.impl = impl;
+  value.sizes.assign(impl->sizes().begin(), impl->sizes().end());
+  value.strides.assign(impl->strides().begin(), impl->strides().end());
+  value.storage_offset = impl->storage_offset();
+  value.dtype = tensor.scalar_type();
+  impl->set_autograd_meta(std::make_unique<DeferredMeta>(shared_from_this(), impl, id));
+  deferred_registry().add(impl, this, id);
+  Group& group = groups_[value.group];
+  if (!group.materialised && !group.storage) {
+    group.storage = tensor.storage();
+    deferred_registry().add_storage(storage_of(tensor), this, value.group);
+  }
+  if (value.requires_grad) attach_gradient(id, tensor);
+}
+
+void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
+  NodePtr owner = node();
+  if (!owner) {
+    owner = make_node<RegionNode>(shared_from_this());
+    node_ = owner.get();
+    for (Value& value : values_) value.node_output = -1;
+    for (Capture& capture : captures_) {
+      capture.edge = -1;
+      if (capture.requires_grad) static_cast<RegionNode*>(node_)->add_capture(capture);
+    }
+  }
+  Value& value = values_[id];
+  value.requires_grad = true;
+  if (value.node_output < 0) value.node_output = static_cast<RegionNode*>(node_)->add_output(deferred, id);
+  torch::autograd::impl::set_gradient_edge(deferred, torch::autograd::Edge(owner, static_cast<uint32_t>(value.node_output)));
+}
+
+// A new deferred tensor with the storage `storage`.
+at::Tensor Region::make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::Storage storage) {
+  auto impl = like.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
+  at::Tensor tensor(std::move(impl));
+  tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+std::vector<c10::IValue> Region::add(const Call& call) {
+  const OpTraits& traits = op_traits(call.op);
+  Instruction in = instruction_for(call);
+
+  // Run it for micro-batch 0.
+  torch::jit::Stack results;
+  for (;;) {
+    std::exception_ptr ran_out;
+    try {
+      catch_up();
+      results = call_instruction(first_, in);
+      break;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    results.clear();
+    if (!shrink()) std::rethrow_exception(ran_out);
+  }
+
+  // The operands' local tensors, beside the arguments they stand for: to see what the results alias.
+  struct Local {
+    const at::Tensor* full;
+    at::Tensor local;
+    ValueId value;  // or kNoValue: a capture
+  };
+  std::vector<Local> locals;
+  for_each_tensor(call.arguments, [&](const at::Tensor& t, int arg, int element) {
+    const Operand& operand = in.arguments[arg].operands[element < 0 ? 0 : element];
+    const bool is_value = operand.kind == Operand::Kind::kValue;
+    locals.push_back({&t, is_value ? first_.values[operand.id] : first_.uses[operand.id], is_value ? operand.id : kNoValue});
+  });
+  bool random = call.random;
+  for (const Local& l : locals) random |= l.value != kNoValue && values_[l.value].random;
+
+  std::optional<torch::jit::Stack> full_views;  // the operator run on the deferred tensors' metadata
+  int flat = 0;
+  const auto one = [&](const at::Tensor& local, int result, int element) -> c10::IValue {
+    ++flat;
+    if (!local.defined()) {
+      in.outputs.push_back(kNoValue);
+      return at::Tensor();
+    }
+    const Placement placement = static_cast<size_t>(result) < call.answer.outputs().size() ? call.answer.outputs()[result] : Placement();
+    const Local* same = nullptr;
+    const Local* alias = nullptr;
+    for (const Local& l : locals) {
+      if (l.local.unsafeGetTensorImpl() == local.unsafeGetTensorImpl()) same = &l;
+      if (alias == nullptr && storage_of(local) != nullptr && storage_of(l.local) == storage_of(local)) alias = &l;
+    }
+    if (same != nullptr) {
+      if (traits.in_place && flat == 1) {
+        const ValueId id = same->value;
+        in.outputs.push_back(id);
+        same->full->unsafeGetTensorImpl()->bump_version();
+        values_[id].random |= random;
+        if (local.requires_grad() && !values_[id].requires_grad) attach_gradient(id, *same->full);
+      } else {
+        in.outputs.push_back(kNoValue);
+        if (same->value != kNoValue && !same->full->is_contiguous() && call.op.schema().name() == "aten::contiguous") {
+          throw AliasUnclear();
+        }
+      }
+      return *same->full;
+    }
+
+    // Its shape at the full batch.
+    std::vector<int64_t> sizes = local.sizes().vec();
+    if (placement.is_shard()) {
+      if (placement.dim >= local.dim() || sizes[placement.dim] != placement.extent(first_.rows.count())) throw RuleMismatch();
+      sizes[placement.dim] = placement.extent(batch_);
+    } else if (placement.is_replicate()) {
+      throw RuleMismatch();
+    }
+
+    if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();
+    if (alias != nullptr && traits.may_view && aliases_at_full_size(call.op.schema().name(), *alias->full, sizes)) {
+      if (!full_views) {
+        NoInterceptGuard no_intercept;
+        at::AutoDispatchBelowADInplaceOrView no_autograd;
+        full_views.emplace(call.arguments.begin(), call.arguments.end());
+        call.op.callBoxed(*full_views);
+      }
+      const c10::IValue& v = (*full_views)[result];
+      const at::Tensor view = element < 0 ? v.toTensor() : v.toListRef()[element].toTensor();
+      if (storage_of(view) != storage_of(*alias->full) || view.sizes() != at::IntArrayRef(sizes)) throw RuleMismatch();
+      const ValueId id = new_value(placement, values_[alias->value].group, local.requires_grad(), random);
+      in.outputs.push_back(id);
+      set_local(first_, id, local);
+      install(id, view);
+      return view;
+    }
+
+    const ValueId id = new_value(placement, 0, local.requires_grad(), random);
+    values_[id].group = new_group(id);
+    if (alias != nullptr) {
+      groups_[values_[id].group].uncertain = true;
+      groups_[values_[alias->value].group].uncertain = true;
+    }
+    in.outputs.push_back(id);
+    set_local(first_, id, local);
+    const std::vector<int64_t> strides = dense_strides_like(local, sizes);
+    at::Tensor tensor = make_deferred(local, sizes, strides, 0,
+                                      empty_storage(bytes_spanned(sizes, strides, 0, local.element_size()), device_,
+                                                    c10::GetAllocator(device_.type())));
+    install(id, tensor);
+    return tensor;
+  };
+
+  std::vector<c10::IValue> answers;
+  const size_t values_before = values_.size(), groups_before = groups_.size();
+  try {
+    for (size_t r = 0; r < results.size(); ++r) {
+      if (results[r].isTensor()) {
+        answers.push_back(one(results[r].toTensor(), static_cast<int>(r), -1));
+      } else if (results[r].isTensorList()) {
+        c10::List<at::Tensor> list;
+        const auto elements = results[r].toListRef();
+        for (size_t j = 0; j < elements.size(); ++j) {
+          list.push_back(one(elements[j].toTensor(), static_cast<int>(r), static_cast<int>(j)).toTensor());
+        }
+        answers.emplace_back(std::move(list));
+      } else {
+        throw RuleMismatch();
+      }
+    }
+  } catch (const CannotJoin&) {
+    answers.clear();
+    for (size_t v = values_before; v < values_.size(); ++v) forget(static_cast<ValueId>(v));
+    values_.resize(values_before);
+    groups_.resize(groups_before);
+    if (in.in_place) drop_first_frame();  // what it wrote must not stay
+    throw;
+  }
+  instructions_.push_back(std::move(in));
+  first_.next = instructions_.size();
+  return answers;
+}
+
+std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOutput> outputs) {
+  const OpTraits& traits = op_traits(call.op);
+  Instruction in = instruction_for(call);
+  bool random = call.random;
+  for (const Argument& argument : in.arguments) {
+    for (const Operand& operand : argument.operands) {
+      random |= operand.kind == Operand::Kind::kValue && values_[operand.id].random;
+    }
+  }
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    KnownOutput& known = outputs[i];
+    if (known.handed_back.defined()) {
+      const auto entry = deferred_registry().find(known.handed_back.unsafeGetTensorImpl());
+      const bool written = traits.in_place && i == 0 && entry.region == this;
+      in.outputs.push_back(written ? entry.value : kNoValue);
+      if (written) {
+        values_[entry.value].random |= random;
+        if (known.requires_grad && !values_[entry.value].requires_grad) attach_gradient(entry.value, known.handed_back);
+      }
+      tensors.push_back(known.handed_back);
+      continue;
+    }
+    const ValueId id = new_value(known.placement, 0, known.requires_grad, random);
+    values_[id].group = known.alias_of != kNoValue ? values_[known.alias_of].group : new_group(id);
+    in.outputs.push_back(id);
+    Group& group = groups_[values_[id].group];
+    at::Tensor tensor = known.tensor;
+    if (tensor.defined()) {
+      if (known.keep_data) {
+        group.materialised = true;
+      } else if (group.storage && storage_of(tensor) != group.storage.unsafeGetStorageImpl()) {
+        tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(group.storage);
+      }
+    } else {
+      at::Storage storage = group.storage ? group.storage : known.storage;
+      if (!storage) {
+        storage = empty_storage(bytes_spanned(known.sizes, known.strides, known.storage_offset, c10::elementSize(known.dtype)), device_,
+                                c10::GetAllocator(device_.type()));
+      }
+      if (known.keep_data) group.materialised = true;
+      tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), known.keys, c10::scalarTypeToTypeMeta(known.dtype));
+      tensor.unsafeGetTensorImpl()->set_sizes_and_strides(known.sizes, known.strides, known.storage_offset);
+    }
+    install(id, tensor);
+    tensors.push_back(std::move(tensor));
+  }
+  instructions_.push_back(std::move(in));
+  return tensors;
+}
+
+bool Region::would_cycle(const at::Tensor& tensor) const {
+  if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
+  std::vector<const torch::autograd::Node*> stack{tensor.grad_fn().get()};
+  ska::flat_hash_set<const torch::autograd::Node*> seen;
+  while (!stack.empty()) {
+    const torch::autograd::Node* node = stack.back();
+    stack.pop_back();
+    if (node == node_) return true;
+    if (node == nullptr || !seen.insert(node).second) continue;
+    for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
+  }
+  return false;
+}
+
+void Region::forget(ValueId id) noexcept {
+  Value& value = values_[id];
+  if (value.impl != nullptr) deferred_registry().remove(value.impl);
+  value.impl = nullptr;
+  Group& group = groups_[value.group];
+  if (group.base == id && group.storage) {
+    deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+    group.storage = {};
+  }
+}
+
+void Region::rebind(ValueId id, const at::Tensor& tensor) {
+  if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);
+  values_[id].impl = nullptr;
+  install(id, tensor);
+}
+
+void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
+  if (id >= values_.size()) return;
+  Value& value = values_[id];
+  if (value.impl != impl) return;  // another tensor stands for it by now
+  value.impl = nullptr;
+  if (!value.consumed && id < first_.values.size()) first_.values[id].reset();
+}
+
+void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
+  deferred_registry().remove(impl);
+  if (session().owned_by_this_thread()) {
+    bury(id, impl);
+  } else {
+    const std::lock_guard lock(dead_mutex_);
+    dead_.emplace_back(id, impl);
+  }
+}
+
+void Region::bury_dead() {
+  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead;
+  {
+    const std::lock_guard lock(dead_mutex_);
+    dead.swap(dead_);
+  }
+  for (const auto& [id, impl] : dead) bury(id, impl);
+}
+
+bool Region::captures_storage(const c10::StorageImpl* storage) const {
+  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return storage_of(c.tensor) == storage; });
+}
+
+// Note [Writes to captures]
+// A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
+// be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
+// a capture that needs no gradient (a buffer, a mask) is copied, while one that does (a parameter) makes backward refuse, as autograd
+// itself does when a saved tensor was modified.
+void Region::before_write(const c10::StorageImpl* storage) {
+  materialise_held();
+  if (node_ == nullptr) {
+    release();
+    return;
+  }
+  drop_first_frame();
+  NoInterceptGuard no_intercept;
+  at::NoGradGuard no_grad;
+  for (Capture& capture : captures_) {
+    if (storage_of(capture.tensor) != storage || capture.requires_grad) continue;
+    capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
+    capture.tensor = capture.tensor.clone();
+    capture.version = version_of(capture.tensor);
+    capture.data = memory_of(capture.tensor);
+  }
+}
+
+}  // namespace koila

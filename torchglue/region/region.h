@@ -1,0 +1,305 @@
+// A region: the part of a step that runs in micro-batches.
+//
+// Three files implement it in the order of a step's life: record.cc (operators join), run.cc (micro-batches run, values are
+// materialised), and node.cc (the autograd node: backward).
+//
+// Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
+// the owner waits in backward; never both at once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "torchglue/compat/node.h"
+#include "torchglue/placement/placement.h"
+#include "torchglue/placement/rule.h"
+#include "torchglue/tls.h"
+
+namespace koila {
+
+using ValueId = uint32_t;
+inline constexpr ValueId kNoValue = UINT32_MAX;
+
+// Rows [begin, end) of the batch.
+struct Rows {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+// The part of `full` that the rows own. A view, except where `outer` > 1 makes it a copy.
+at::Tensor slice_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows);
+
+// Writes a micro-batch's part into its place in the full value.
+void write_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows, const at::Tensor& part);
+
+// A tensor from outside the region.
+struct Capture {
+  at::Tensor tensor;
+  uint32_t version = 0;          // version counter when it joined
+  const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
+  bool requires_grad = false;
+  int64_t edge = -1;             // index into the node's next_edges when it requires grad
+};
+
+// A capture as operators see it: whole, or sliced on use.
+struct Use {
+  uint32_t capture = 0;
+  Placement placement;
+};
+
+// How an operator's tensor argument is made for a micro-batch.
+struct Operand {
+  enum class Kind : uint8_t { kUndefined, kValue, kUse };
+  Kind kind = Kind::kUndefined;
+  uint32_t id = 0;
+  bool weighted = false;  // times rows / B
+};
+
+struct Argument {
+  c10::IValue constant;             // not a tensor: as given
+  std::vector<Operand> operands;    // a tensor, or a list of them
+  bool is_tensor = false;
+  bool is_list = false;
+  bool is_optional_list = false;
+  bool weighted = false;            // a number, times rows / B
+  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, or -1; factor): becomes rows * factor
+};
+
+struct Instruction {
+  c10::OperatorHandle op;
+  std::vector<Argument> arguments;
+  std::vector<ValueId> outputs;  // flat; kNoValue for undefined tensors and for arguments handed back
+  OpState state;
+  bool in_place = false;          // its first operand is written; outputs[0] is that value
+  bool random = false;
+  bool scale_by_rows = false;
+  int32_t denominator = -1;  // a use, or -1
+};
+
+// A tensor of the region: one identity, whatever is written to it in place.
+struct Value {
+  Placement placement;
+  uint32_t group = 0;
+  c10::TensorImpl* impl = nullptr;  // the program's deferred tensor while it lives
+  bool requires_grad = false;
+  bool random = false;       // a random draw went into it
+  bool consumed = false;     // a plain operator's graph hangs on it
+  int64_t node_output = -1;  // input number of the region's node (an output of the forward pass)
+  c10::SmallVector<int64_t, 5> sizes;  // of the full batch
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset = 0;
+  at::ScalarType dtype = at::ScalarType::Float;
+};
+
+// Values that share storage.
+struct Group {
+  ValueId base = kNoValue;  // the value whose operator made the storage
+  at::Storage storage;      // of the deferred tensors; kept only while it is empty
+  bool materialised = false;
+  bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
+};
+
+// One pass over the operators for some rows.
+struct Frame {
+  Rows rows;
+  bool grad = false;
+  std::vector<at::Tensor> values;  // by ValueId
+  std::vector<at::Tensor> uses;    // by use
+  size_t next = 0;                 // first instruction that has not run
+};
+
+// Why an operator cannot run per micro-batch although its rule said so. The caller runs it at full batch.
+struct CannotJoin : std::exception {};
+struct RuleMismatch : CannotJoin {
+  const char* what() const noexcept override { return "an output has not the shape that the rule declares"; }
+};
+struct AliasOfCapture : CannotJoin {
+  const char* what() const noexcept override { return "a view of a capture"; }
+};
+struct AliasUnclear : CannotJoin {
+  const char* what() const noexcept override { return "a copy at full batch and a view in micro-batches"; }
+};
+
+class Region : public std::enable_shared_from_this<Region> {
+ public:
+  Region(int64_t batch, int64_t micro_batch, at::Device device);
+  ~Region();
+
+  int64_t batch() const { return batch_; }
+  int64_t micro_batch() const { return micro_batch_; }
+  at::Device device() const { return device_; }
+  bool open() const { return open_; }
+  // Whether the program holds something of it whose value does not exist yet.
+  bool has_deferred() const;
+  bool differentiable() const { return static_cast<bool>(node()); }
+  NodePtr node() const;
+
+  // --- record.cc ---
+  // One operator call as its rule answered it.
+  struct Call {
+    const c10::OperatorHandle& op;
+    const OpCall& answer;
+    at::ArrayRef<c10::IValue> arguments;  // on the full batch; deferred tensors among them
+    bool random;
+    const OpState* state = nullptr;  // null: as it is now
+  };
+  // What the tape knows of an output, when the operator had already run at full batch.
+  struct KnownOutput {
+    Placement placement;
+    at::Tensor handed_back;  // defined: the operator returns this argument, and the rest says nothing
+    at::Tensor tensor;       // alive: it becomes the deferred tensor; else undefined
+    ValueId alias_of = kNoValue;  // a value of the region whose storage it shares
+    at::Storage storage;          // for a dead one whose storage lives on in an alias
+    c10::SmallVector<int64_t, 5> sizes, strides;
+    int64_t storage_offset = 0;
+    at::ScalarType dtype = at::ScalarType::Float;
+    c10::DispatchKeySet keys;
+    bool requires_grad = false;
+    bool keep_data = false;  // somebody may point into its memory: it stays, and counts as materialised
+  };
+  // Adds the operator, runs it for micro-batch 0, and gives the program deferred tensors.
+  // Throws CannotJoin when it turns out that it cannot run so, and out of memory when one row does not fit; the operator is then not
+  // part of the region.
+  std::vector<c10::IValue> add(const Call& call);
+  // Adds the operator without running it, and gives the tensors that stand for its outputs.
+  std::vector<at::Tensor> add_known(const Call& call, std::vector<KnownOutput> outputs);
+  // Runs micro-batch 0 of everything added. Throws out of memory when one row does not fit.
+  void catch_up();
+
+  // Whether capturing this tensor would close a cycle in the autograd graph (its graph hangs on this region's node).
+  bool would_cycle(const at::Tensor& capture) const;
+  // Nothing joins any more.
+  void close();
+  // Notes that a seed joins whose first call has this key; false when it has joined `times` times already: it belongs to another step.
+  bool begin_with(uint64_t key, int times) { return ++begun_with_[key] <= times; }
+  // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
+  void rebind(ValueId value, const at::Tensor& tensor);
+  // Whether an in-place operator on the value may run per micro-batch.
+  bool may_write(ValueId value) const { return !groups_[values_[value].group].materialised && !groups_[values_[value].group].uncertain; }
+  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
+  // Throws when a view of it could then be read with a gradient that does not know of the write.
+  void hand_out_group(ValueId value);
+  // A plain operator's graph now hangs on the value.
+  void consume(ValueId value);
+
+  // --- run.cc ---
+  // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
+  void materialise(const std::vector<ValueId>& values);
+  void materialise_held();
+  bool materialised(ValueId value) const { return groups_[values_[value].group].materialised; }
+  // Halves the micro-batch and forgets micro-batch 0. False when it is one row already.
+  bool shrink();
+  // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
+  bool drop_first_frame();
+
+  // --- node.cc ---
+  // Gradients of all captures that the engine asks for, by edge. `gradients`: of the node's outputs, undefined where none came.
+  std::vector<at::Tensor> backward(std::vector<at::Tensor>&& gradients);
+  // A micro-batch's gradient of one use of a capture.
+  void add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient);
+  // The engine will not come back for what the last pass used.
+  void backward_done();
+  void release();
+  bool released() const { return released_; }
+
+  const Value& value(ValueId id) const { return values_[id]; }
+  const Group& group(uint32_t id) const { return groups_[id]; }
+  const std::vector<Capture>& captures() const { return captures_; }
+  void on_death(const c10::TensorImpl* impl, ValueId id) noexcept;
+  // An in-place write to `storage` is about to happen.
+  void before_write(const c10::StorageImpl* storage);
+  bool captures_storage(const c10::StorageImpl* storage) const;
+
+  struct Statistics {
+    int64_t runs = 0;
+    int64_t forward_only = 0;
+    int64_t halvings = 0;
+    double seconds = 0;
+  } statistics;
+
+ private:
+  friend class RegionNode;
+  friend class GradientSink;
+
+  // record.cc
+  Instruction instruction_for(const Call& call);
+  uint32_t capture(const at::Tensor& tensor);
+  uint32_t use(uint32_t capture, const Placement& placement);
+  ValueId new_value(const Placement& placement, uint32_t group, bool requires_grad, bool random);
+  uint32_t new_group(ValueId base);
+  static at::Tensor make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
+                                  at::Storage storage);
+  void install(ValueId id, const at::Tensor& tensor);
+  void attach_gradient(ValueId id, const at::Tensor& deferred);
+  void forget(ValueId id) noexcept;
+
+  // run.cc
+  // A value being put together from its rows.
+  struct Held {
+    ValueId base;
+    at::Tensor full;
+    at::Tensor sum;     // of a half-precision Partial, in float32
+    int64_t until = 0;  // rows stored so far
+  };
+  struct Schedule {
+    std::vector<char> needed;        // by instruction
+    std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
+  };
+  Schedule schedule(const std::vector<ValueId>& keep) const;
+  void run(Frame& frame, size_t until, const Schedule* schedule);
+  torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
+  static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
+  at::Tensor operand(Frame& frame, const Operand& operand);
+  at::Tensor use_local(Frame& frame, uint32_t use);
+  std::vector<ValueId> in_use() const;
+  std::vector<ValueId> held_deferred() const;
+  at::Tensor empty_full(uint32_t group, bool allow_spill);
+  at::Tensor room_for(const Held& held);
+  void store_rows(Held& held, const at::Tensor& local, Rows rows) const;
+  void fill(const Held& held);
+  void check_captures(const Schedule& plan) const;
+  void check_hooks(const Schedule& roots);
+  void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
+  void bury_dead();
+
+  int64_t batch_;
+  int64_t micro_batch_;
+  at::Device device_;
+  bool open_ = true;
+  bool released_ = false;
+  bool observed_random_ = false;  // a value with random draws in it has been shown to the program
+  uint64_t seed_ = 0;
+  bool seeded_ = false;
+
+  std::vector<Instruction> instructions_;
+  std::vector<Value> values_;
+  std::vector<Group> groups_;
+  std::vector<Capture> captures_;
+  ska::flat_hash_map<const c10::TensorImpl*, uint32_t> capture_index_;  // the latest capture of a tensor
+  std::vector<Use> uses_;
+  std::vector<at::Tensor> totals_;     // by use: the gradient summed so far
+  std::vector<int64_t> totals_until_;  // by use: rows summed so far
+  std::vector<char> wanted_;           // by capture: the engine asks for its gradient
+  std::map<uint64_t, int> begun_with_;
+  std::set<size_t> differentiated_;    // instructions that a backward pass has used
+  Frame first_;                        // micro-batch 0, alongside the program
+  torch::autograd::Node* node_ = nullptr;  // owned by the deferred tensors' gradient edges
+  std::mutex dead_mutex_;
+  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead_;  // deferred tensors that died on other threads
+};
+
+}  // namespace koila

@@ -1,0 +1,418 @@
+// Micro-batches run, and deferred values get their full value.
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "torchglue/memory/spill.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/region/random_scope.h"
+#include "torchglue/region/region.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+namespace {
+
+// `t` with its split dimension seen as [outer, rows, inner]. Always a view.
+at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { return t.unflatten(p.dim, {p.outer, rows, p.inner}); }
+
+bool is_reduced_float(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() { total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  double& total_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace
+
+at::Tensor slice_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows) {
+  if (p.outer == 1) return full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner);
+  return unmerged(full, p, batch).narrow(p.dim + 1, rows.begin, rows.count()).flatten(p.dim, p.dim + 2);
+}
+
+void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows, const at::Tensor& part) {
+  if (p.outer == 1) {
+    full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner).copy_(part);
+  } else {
+    unmerged(full, p, batch).narrow(p.dim + 1, rows.begin, rows.count()).copy_(unmerged(part, p, rows.count()));
+  }
+}
+
+// Note [Stand-ins]
+// Inside a micro-batch a capture that requires grad is replaced by a detached tensor on the same memory whose gradient edge is a
+// GradientSink. So the program's hooks on the capture do not fire per micro-batch, its .grad is not touched, and each micro-batch's
+// gradient is added up and freed at once, as a hand-written accumulation loop would do.
+at::Tensor Region::use_local(Frame& frame, uint32_t id) {
+  if (id < frame.uses.size() && frame.uses[id].defined()) return frame.uses[id];
+  if (frame.uses.size() < uses_.size()) frame.uses.resize(uses_.size());
+  const Use& use = uses_[id];
+  const Capture& capture = captures_[use.capture];
+  at::Tensor local = capture.tensor;
+  if (capture.requires_grad) {
+    const auto* impl = local.unsafeGetTensorImpl();
+    local = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+  }
+  if (use.placement.is_shard()) {
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    NoInterceptGuard no_intercept;
+    local = slice_rows(local, use.placement, batch_, frame.rows);
+  }
+  if (capture.requires_grad && frame.grad) {
+    NodePtr sink = make_node<GradientSink>(this, id, frame.rows);
+    sink->add_input_metadata(local);
+    torch::autograd::impl::set_gradient_edge(local, torch::autograd::Edge(std::move(sink), 0));
+  }
+  frame.uses[id] = local;
+  return local;
+}
+
+at::Tensor Region::operand(Frame& frame, const Operand& operand) {
+  at::Tensor local;
+  switch (operand.kind) {
+    case Operand::Kind::kUndefined:
+      return local;
+    case Operand::Kind::kValue:
+      local = frame.values[operand.id];
+      TORCH_INTERNAL_ASSERT(local.defined(), "koila: a micro-batch reads a value that it has not computed");
+      break;
+    case Operand::Kind::kUse:
+      local = use_local(frame, operand.id);
+      break;
+  }
+  if (operand.weighted) local = local * (static_cast<double>(frame.rows.count()) / static_cast<double>(batch_));
+  return local;
+}
+
+torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) {
+  const OpStateGuard state(in.state, frame.grad);
+  torch::jit::Stack stack;
+  stack.reserve(in.arguments.size());
+  const int64_t rows = frame.rows.count();
+  for (const Argument& argument : in.arguments) {
+    if (argument.is_list) {
+      if (argument.is_optional_list) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const Operand& o : argument.operands) {
+          list.push_back(o.kind == Operand::Kind::kUndefined ? std::nullopt : std::make_optional(operand(frame, o)));
+        }
+        stack.emplace_back(std::move(list));
+      } else {
+        c10::List<at::Tensor> list;
+        for (const Operand& o : argument.operands) list.push_back(operand(frame, o));
+        stack.emplace_back(std::move(list));
+      }
+    } else if (argument.is_tensor) {
+      const Operand& o = argument.operands[0];
+      stack.push_back(o.kind == Operand::Kind::kUndefined ? c10::IValue() : c10::IValue(operand(frame, o)));
+    } else {
+      c10::IValue value = argument.constant;
+      if (argument.weighted) {
+        const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
+        value = (value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble()) * weight;
+      }
+      if (!argument.literals.empty()) {
+        if (argument.literals[0].first < 0) {
+          value = rows * argument.literals[0].second;
+        } else {
+          std::vector<int64_t> sizes;
+          for (const c10::IValue& element : value.toListRef()) sizes.push_back(element.isInt() ? element.toInt() : *element.toSymInt().maybe_as_int());
+          for (const auto& [element, factor] : argument.literals) sizes[element] = rows * factor;
+          value = c10::IValue(sizes);
+        }
+      }
+      stack.push_back(std::move(value));
+    }
+  }
+  if (in.random) {
+    if (!seeded_) {
+      seed_ = draw_seed(device_);
+      seeded_ = true;
+    }
+    // The draws of an operator depend on the rows alone, so that recomputation repeats them.
+    const auto number = static_cast<uint64_t>(&in >= instructions_.data() && &in < instructions_.data() + instructions_.size()
+                                                  ? &in - instructions_.data()
+                                                  : static_cast<ptrdiff_t>(instructions_.size()));
+    const RandomScope random(device_, mix_seed(seed_, number, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));
+    in.op.callBoxed(stack);
+  } else {
+    in.op.callBoxed(stack);
+  }
+  if (in.scale_by_rows || in.denominator >= 0) {
+    const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
+    for (c10::IValue& result : stack) {
+      if (!result.isTensor() || !result.toTensor().defined() || !result.toTensor().is_floating_point()) continue;
+      at::Tensor scaled = result.toTensor();
+      if (in.scale_by_rows) scaled = scaled * weight;
+      if (in.denominator >= 0) scaled = scaled / use_local(frame, static_cast<uint32_t>(in.denominator));
+      result = std::move(scaled);
+    }
+  }
+  return stack;
+}
+
+void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) {
+  if (frame.values.size() <= id) frame.values.resize(id + 1);
+  frame.values[id] = local;
+}
+
+Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
+  Schedule s;
+  s.needed.assign(instructions_.size(), 0);
+  s.last_value.assign(values_.size(), 0);
+  std::vector<char> value(values_.size(), 0);
+  std::vector<char> group(groups_.size(), 0);  // a write through one alias is seen through the others
+  const auto need = [&](ValueId v) {
+    value[v] = 1;
+    group[values_[v].group] = 1;
+  };
+  for (ValueId v : keep) {
+    need(v);
+    s.last_value[v] = SIZE_MAX;
+  }
+  for (size_t i = instructions_.size(); i-- > 0;) {
+    const Instruction& in = instructions_[i];
+    for (ValueId out : in.outputs) {
+      if (out != kNoValue && (value[out] || (in.in_place && group[values_[out].group]))) s.needed[i] = 1;
+    }
+    if (!s.needed[i]) continue;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind != Operand::Kind::kValue) continue;
+        need(o.id);
+        s.last_value[o.id] = std::max(s.last_value[o.id], i);
+      }
+    }
+  }
+  return s;
+}
+
+void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
+  if (frame.next == 0) ++statistics.runs;
+  for (; frame.next < until; ++frame.next) {
+    const size_t i = frame.next;
+    const Instruction& in = instructions_[i];
+    if (schedule != nullptr && !schedule->needed[i]) continue;
+    torch::jit::Stack results = call_instruction(frame, in);
+    size_t flat = 0;
+    const auto store = [&](const at::Tensor& local) {
+      const ValueId id = in.outputs[flat++];
+      if (id != kNoValue && (schedule == nullptr || schedule->last_value[id] > i)) set_local(frame, id, local);
+    };
+    for (const c10::IValue& result : results) {
+      if (result.isTensor()) {
+        store(result.toTensor());
+      } else {
+        for (const c10::IValue& element : result.toListRef()) store(element.toTensor());
+      }
+    }
+    results.clear();
+    if (schedule == nullptr) continue;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue && schedule->last_value[o.id] <= i) frame.values[o.id].reset();
+      }
+    }
+  }
+}
+
+bool Region::drop_first_frame() {
+  const bool had = first_.next > 0;
+  first_ = Frame{{0, micro_batch_}, /*grad=*/true, {}, {}, 0};
+  return had;
+}
+
+bool Region::shrink() {
+  if (micro_batch_ <= 1 || observed_random_) return false;
+  micro_batch_ = std::max<int64_t>(1, micro_batch_ / 2);
+  ++statistics.halvings;
+  drop_first_frame();
+  return true;
+}
+
+std::vector<ValueId> Region::in_use() const {
+  std::vector<ValueId> ids;
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    if (values_[id].impl != nullptr || values_[id].consumed) ids.push_back(id);
+  }
+  return ids;
+}
+
+void Region::catch_up() {
+  bury_dead();
+  for (;;) {
+    if (first_.next == instructions_.size()) return;
+    std::exception_ptr ran_out;
+    try {
+      const Schedule plan = schedule(in_use());
+      run(first_, instructions_.size(), &plan);
+      return;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    if (!shrink()) {
+      drop_first_frame();
+      std::rethrow_exception(ran_out);
+    }
+  }
+}
+
+// Memory for a group, seen as its base value. With `allow_spill` a CPU tensor that does not fit goes to a file.
+at::Tensor Region::empty_full(uint32_t group, bool allow_spill) {
+  const Value& base = values_[groups_[group].base];
+  const at::Storage& deferred = groups_[group].storage;
+  const size_t bytes = deferred.nbytes();
+  c10::Allocator* allocator = c10::GetAllocator(device_.type());
+  at::DataPtr memory;
+  if (allow_spill && device_.is_cpu()) {
+    memory = spill_allocate(bytes);
+  } else {
+    memory = allocator->allocate(bytes);
+  }
+  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), allocator, /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(base.dtype, c10::kStrided, device_)),
+                                                               c10::scalarTypeToTypeMeta(base.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(base.sizes, base.strides, base.storage_offset);
+  return tensor;
+}
+
+void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) const {
+  if (rows.end <= held.until) return;
+  const Value& value = values_[held.base];
+  const at::Tensor part = local.detach();
+  if (value.placement.is_shard()) {
+    write_rows(held.full, value.placement, batch_, rows, part);
+  } else if (is_reduced_float(value.dtype)) {  // summed in float32
+    held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(at::kFloat);
+    held.full.copy_(held.sum);
+  } else if (held.until == 0) {
+    held.full.copy_(part);
+  } else {
+    held.full.add_(part);
+  }
+  held.until = rows.end;
+}
+
+void Region::fill(const Held& held) {
+  Group& group = groups_[values_[held.base].group];
+  c10::StorageImpl& storage = *group.storage.unsafeGetStorageImpl();
+  deferred_registry().remove_storage(&storage);
+  storage.set_data_ptr_noswap(held.full.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));
+  allow_raw_access(storage);
+  group.storage = {};
+  group.materialised = true;
+  observed_random_ |= values_[held.base].random;
+}
+
+void Region::materialise(const std::vector<ValueId>& values) {
+  bury_dead();
+  const Stopwatch watch(statistics.seconds);
+  NoInterceptGuard no_intercept;
+  at::NoGradGuard no_grad;
+  std::vector<Held> wanted;
+  std::vector<ValueId> bases;
+  for (ValueId id : values) {
+    const uint32_t g = values_[id].group;
+    if (groups_[g].materialised || !groups_[g].storage) continue;
+    if (std::find(bases.begin(), bases.end(), groups_[g].base) != bases.end()) continue;
+    bases.push_back(groups_[g].base);
+    wanted.push_back({groups_[g].base, {}, {}, 0});
+  }
+  if (wanted.empty()) return;
+  const Schedule plan = schedule(bases);
+  check_captures(plan);
+  for (Held& held : wanted) {
+    std::exception_ptr ran_out;
+    try {
+      held.full = empty_full(values_[held.base].group, false);
+      continue;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    if (!drop_first_frame()) std::rethrow_exception(ran_out);
+    held.full = empty_full(values_[held.base].group, false);
+  }
+
+  // Micro-batch 0 may stand by.
+  int64_t position = 0;
+  int64_t size = micro_batch_;
+  const bool stands_by = first_.next == instructions_.size() &&
+                         std::all_of(bases.begin(), bases.end(), [&](ValueId v) { return v < first_.values.size() && first_.values[v].defined(); });
+  if (stands_by) {
+    for (Held& held : wanted) store_rows(held, first_.values[held.base], first_.rows);
+    position = first_.rows.end;
+  }
+  while (position < batch_) {
+    int64_t end = std::min(position + size, batch_);
+    // Sums that had reached further when a pass failed are not made twice: the retry ends there.
+    for (const Held& held : wanted) {
+      if (held.until > position) end = std::min(end, held.until);
+    }
+    Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
+    std::exception_ptr ran_out;
+    try {
+      run(frame, instructions_.size(), &plan);
+      ++statistics.forward_only;
+      for (Held& held : wanted) store_rows(held, frame.values[held.base], frame.rows);
+      position = frame.rows.end;
+      continue;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    frame = {};
+    if (drop_first_frame()) continue;
+    if (size == 1 || observed_random_) std::rethrow_exception(ran_out);
+    size = std::max<int64_t>(1, size / 2);
+    micro_batch_ = std::min(micro_batch_, size);
+    drop_first_frame();
+    ++statistics.halvings;
+  }
+  for (const Held& held : wanted) fill(held);
+}
+
+std::vector<ValueId> Region::held_deferred() const {
+  std::vector<ValueId> ids;
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const Group& group = groups_[values_[id].group];
+    if (values_[id].impl != nullptr && !group.materialised && group.storage) ids.push_back(id);
+  }
+  return ids;
+}
+
+void Region::materialise_held() { materialise(held_deferred()); }
+
+void Region::check_captures(const Schedule& plan) const {
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (!plan.needed[i]) continue;
+    for (const Argument& argument : instructions_[i].arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind != Operand::Kind::kUse) continue;
+        const Capture& capture = captures_[uses_[o.id].capture];
+        const void* data = capture.tensor.has_storage()
+                               ? capture.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
+                               : nullptr;
+        TORCH_CHECK(version_of(capture.tensor) == capture.version && data == capture.data,
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: [",
+                    capture.tensor.toString(), " ", capture.tensor.sizes(), "], an input of ", instructions_[i].op.schema().name(), ", is at version ",
+                    version_of(capture.tensor), "; expected version ", capture.version,
+                    " instead. (koila runs this step in micro-batches and reads the tensor again in backward.)");
+      }
+    }
+  }
+}
+
+}  // namespace koila

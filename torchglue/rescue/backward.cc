@@ -1,0 +1,257 @@
+#include "torchglue/rescue/backward.h"
+
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "torchglue/plan/seeds.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/rescue/convert.h"
+#include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/sizing.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Engine;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+ExecuteFn real_execute = nullptr;
+
+// Note [No roll-back]
+// In one backward pass each leaf receives its gradient once, and whole: the engine runs an AccumulateGrad when everything that
+// feeds it is done. So when a pass runs out of memory in the middle, the leaves that have theirs are finished (and their hooks have rightly
+// fired), and only the others are still to be served. Nothing is undone; the second pass is limited to them.
+struct Leaf {
+  Node* accumulate;
+  at::Tensor variable;
+  const c10::TensorImpl* gradient;  // before the pass
+  uint32_t version;
+};
+
+std::vector<AccumulateGrad*> leaves_of(const edge_list& roots) {
+  std::vector<AccumulateGrad*> leaves;
+  std::vector<Node*> stack;
+  for (const Edge& root : roots) stack.push_back(root.function.get());
+  ska::flat_hash_set<Node*> seen;
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) leaves.push_back(leaf);
+    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
+  }
+  return leaves;
+}
+
+// The leaves that the tape knows, as they are before the pass.
+std::vector<Leaf> note_leaves(const Tape& tape) {
+  std::vector<Leaf> leaves;
+  for (const TapeValue& value : tape.values()) {
+    if (!value.is_capture() || !value.requires_grad || !value.strong.defined() || !value.strong.is_leaf()) continue;
+    const at::Tensor& gradient = value.strong.grad();
+    leaves.push_back({nullptr, value.strong, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0});
+  }
+  return leaves;
+}
+
+bool served(const Leaf& leaf) {
+  const at::Tensor& gradient = leaf.variable.grad();
+  if (!gradient.defined()) return false;
+  return gradient.unsafeGetTensorImpl() != leaf.gradient || version_of(gradient) != leaf.version;
+}
+
+// Which value on the tape each root of the pass is. Throws CannotConvert when one is not split.
+std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
+  std::vector<at::Tensor> tensors(roots.size());
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || plan.placements[v].is_replicate()) continue;
+    const at::Tensor t = value.lock();
+    if (!t.defined() || !t.grad_fn()) continue;
+    for (size_t r = 0; r < roots.size(); ++r) {
+      if (t.grad_fn().get() == roots[r].function.get() && t.output_nr() == roots[r].input_nr) tensors[r] = t;
+    }
+  }
+  return tensors;
+}
+
+// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves and at graphs from before the tape.
+void release_graph(const edge_list& roots, const ska::flat_hash_set<Node*>& keep) {
+  std::vector<Node*> stack;
+  for (const Edge& root : roots) stack.push_back(root.function.get());
+  ska::flat_hash_set<Node*> seen;
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || keep.count(node) || !seen.insert(node).second) continue;
+    if (dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) continue;
+    node->release_variables();
+    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
+  }
+}
+
+// Turns the step into a region. Returns the pass's roots in the new graph.
+edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
+  Session& s = session();
+  if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
+  const auto plan = choose_seeds(s.tape);
+  if (!plan || plan->bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
+  const std::vector<at::Tensor> tensors = root_tensors(s.tape, *plan, roots);
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined()) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
+  }
+  ska::flat_hash_set<Node*> outside;  // graphs that the region will hang on
+  for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
+    const TapeValue& value = s.tape.values()[v];
+    const at::Tensor t = value.lock();
+    if (!t.defined() || !t.grad_fn()) continue;
+    if (value.is_capture() || plan->placements[v].is_replicate()) {
+      outside.insert(t.grad_fn().get());
+      continue;
+    }
+    for (const Edge& output : outputs) {
+      if (output.function.get() == t.grad_fn().get()) {
+        throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
+      }
+    }
+  }
+  check_convertible(s.tape, *plan);
+  const int64_t rows = first_micro_batch(plan->batch);
+  if (rows >= plan->batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
+  const auto seeds = learn(s.tape, *plan, rows);
+  release_graph(roots, outside);
+  convert(s.tape, *plan, rows);
+  for (const LearnedSeed& seed : seeds) {
+    if (s.current) s.current->begin_with(seed.key, seed.times);
+  }
+  if (oom != nullptr) report_rescue(*oom, s.current ? s.current->micro_batch() : rows, plan->batch);
+  edge_list split;
+  for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));
+  return split;
+}
+
+void end_step() {
+  Session& s = session();
+  s.tape.cut();
+  s.marks.clear();
+  s.current.reset();
+  s.live_regions();
+  s.runtime->on_step();
+}
+
+class Depth {
+ public:
+  explicit Depth(int& depth) : depth_(depth) { ++depth_; }
+  ~Depth() { --depth_; }
+
+ private:
+  int& depth_;
+};
+
+variable_list run_pass(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+                       const edge_list& outputs) {
+  // While deferred tensors exist, hooks and backward functions written in Python may read them: then the interceptor stays in.
+  if (deferred_registry().any()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  const NoInterceptGuard no_intercept;
+  return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+}
+
+bool asks_for_inner_gradient(const edge_list& outputs) {
+  return std::any_of(outputs.begin(), outputs.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
+}
+
+variable_list outermost(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph,
+                        bool accumulate_grad, const edge_list& outputs) {
+  Session& s = session();
+  if (asks_for_inner_gradient(outputs)) {
+    const std::string reason = "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.";
+    report_refusal(describe_out_of_memory("autograd.grad"), reason, 0);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+  }
+  if (s.forced_micro_batch() > 0 && !s.tape.empty()) {
+    edge_list split;
+    try {
+      split = split_step(roots, outputs, create_graph, nullptr);
+    } catch (const CannotConvert& why) {
+      s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
+    }
+    if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+
+  const std::vector<Leaf> leaves = accumulate_grad && !s.tape.empty() ? note_leaves(s.tape) : std::vector<Leaf>();
+  std::exception_ptr ran_out;
+  try {
+    return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    ran_out = std::current_exception();
+  }
+  const OutOfMemory oom = describe_out_of_memory("backward");
+  if (s.tape.empty()) {  // everything was split already, down to one row
+    report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
+    std::rethrow_exception(ran_out);
+  }
+
+  edge_list remaining = outputs;
+  edge_list split;
+  std::string reason;
+  try {
+    if (accumulate_grad && outputs.empty()) {
+      for (AccumulateGrad* leaf : leaves_of(roots)) {
+        const auto noted = std::find_if(leaves.begin(), leaves.end(), [&](const Leaf& l) { return l.variable.is_same(leaf->variable); });
+        if (noted == leaves.end()) throw CannotConvert("backward reaches a leaf that this step did not read.");
+        if (!served(*noted)) remaining.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
+      }
+    } else if (accumulate_grad) {
+      remaining.clear();
+      for (const Edge& output : outputs) {
+        const auto noted = std::find_if(leaves.begin(), leaves.end(), [&](const Leaf& l) {
+          auto* leaf = dynamic_cast<AccumulateGrad*>(output.function.get());
+          return leaf != nullptr && l.variable.is_same(leaf->variable);
+        });
+        if (noted == leaves.end()) throw CannotConvert("backward(inputs=...) names a tensor that is no leaf of this step.");
+        if (!served(*noted)) remaining.push_back(output);
+      }
+    }
+    split = split_step(roots, outputs, create_graph, &oom);
+    if (accumulate_grad && remaining.empty()) return {};
+    return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, remaining);
+  } catch (const CannotConvert& why) {
+    reason = why.what();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    reason = "one row of the batch does not fit.";
+  }
+  report_refusal(oom, reason, 0);
+  std::rethrow_exception(ran_out);
+}
+
+}  // namespace
+
+void set_real_execute(ExecuteFn real) { real_execute = real; }
+
+variable_list execute(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+                      const edge_list& outputs) {
+  Session& s = session();
+  if (s.engine_depth > 0 || !s.rescue || std::this_thread::get_id() != s.owner) {
+    return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  struct EndOfStep {
+    ~EndOfStep() { end_step(); }
+  } end;
+  const Depth depth(s.engine_depth);
+  return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+}
+
+}  // namespace koila

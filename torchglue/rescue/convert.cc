@@ -1,0 +1,432 @@
+#include "torchglue/rescue/convert.h"
+
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+// Puts the recorded state in force, the interceptor with it: operators run here as if the program called them.
+class ProgramStateGuard {
+ public:
+  explicit ProgramStateGuard(const OpState& state) : guard_(state, true), include_(state.included.add(kInterceptorKey), state.excluded.remove(kInterceptorKey)) {}
+
+ private:
+  OpStateGuard guard_;
+  c10::impl::ForceDispatchKeyGuard include_;
+};
+
+std::string describe(const TapeValue& v) {
+  std::string text = std::string(c10::toString(v.dtype)) + " [";
+  for (size_t i = 0; i < v.sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(v.sizes[i]);
+  return text + "]";
+}
+
+// Which operators must be brought over: those that a live split value descends from.
+std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
+  const auto& ops = tape.ops();
+  const auto& values = tape.values();
+  std::vector<char> needed(ops.size(), 0);
+  std::vector<char> value(values.size(), 0);
+  std::map<uint32_t, bool> group;
+  const auto need = [&](TapeValueId v) {
+    value[v] = 1;
+    group[values[v].group] = true;
+  };
+  for (TapeValueId v = 0; v < values.size(); ++v) {
+    if (!values[v].is_capture() && !plan.placements[v].is_replicate() && values[v].held_elsewhere()) need(v);
+  }
+  if (tape.pending() != nullptr) {
+    for (const TapeRef& ref : tape.pending()->refs) {
+      if (!plan.placements[ref.value].is_replicate()) need(ref.value);
+    }
+  }
+  for (size_t i = ops.size(); i-- > 0;) {
+    for (TapeValueId out : ops[i].outputs) {
+      if (out == kNoTapeValue || plan.placements[out].is_replicate()) continue;
+      if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
+    }
+    if (!needed[i]) continue;
+    for (const TapeRef& ref : ops[i].refs) need(ref.value);
+  }
+  return needed;
+}
+
+// Full values of tensors that are not split: alive, or made again from what is.
+class RealValues {
+ public:
+  explicit RealValues(const Tape& tape) : tape_(tape) {}
+
+  void check(TapeValueId v, uint32_t version, int depth = 0) const {
+    const TapeValue& value = tape_.values()[v];
+    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return;
+    if (value.is_capture()) {
+      throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
+    }
+    const TapeOp& op = tape_.ops()[value.producer];
+    if (op.in_place || depth > 64) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written in place by " + op.op.schema().name() + ".");
+    const OpTraits& traits = op_traits(op.op);
+    if ((traits.rule != nullptr && (traits.rule->flags & kRandom)) || op.op.hasTag(at::Tag::nondeterministic_seeded)) {
+      throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
+    }
+    for (const TapeRef& ref : op.refs) check(ref.value, ref.version, depth + 1);
+  }
+
+  at::Tensor get(TapeValueId v, uint32_t version) {
+    if (auto it = made_.find(v); it != made_.end()) return it->second;
+    const TapeValue& value = tape_.values()[v];
+    if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return t;
+    const TapeOp& op = tape_.ops()[value.producer];
+    torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return get(ref.value, ref.version); });
+    {
+      const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
+      op.op.callBoxed(stack);
+    }
+    size_t flat = 0;
+    for_each_result(stack, [&](const at::Tensor& t) {
+      const TapeValueId out = op.outputs[flat++];
+      if (out != kNoTapeValue) made_[out] = t;
+    });
+    return made_.at(v);
+  }
+
+  template <class F>
+  static torch::jit::Stack arguments(const TapeOp& op, F&& tensor_of) {
+    const OpTraits& traits = op_traits(op.op);
+    torch::jit::Stack stack;
+    std::vector<std::vector<at::Tensor>> lists(op.args.size());
+    std::vector<at::Tensor> singles(op.args.size());
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      if (traits.kinds[i] == ArgumentKind::kTensorList && op.args[i].isInt()) lists[i].resize(std::max<int64_t>(0, op.args[i].toInt()));
+    }
+    for (const TapeRef& ref : op.refs) {
+      (ref.element < 0 ? singles[ref.arg] : lists[ref.arg][ref.element]) = tensor_of(ref);
+    }
+    for (size_t i = 0; i < op.args.size(); ++i) {
+      switch (traits.kinds[i]) {
+        case ArgumentKind::kTensor:
+          stack.push_back(singles[i].defined() ? c10::IValue(singles[i]) : c10::IValue());
+          break;
+        case ArgumentKind::kTensorList: {
+          if (!op.args[i].isInt() || op.args[i].toInt() < 0) {
+            stack.emplace_back();
+          } else if (holds_optionals(op.op.schema().arguments()[i].type())) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (at::Tensor& t : lists[i]) list.push_back(t.defined() ? std::make_optional(t) : std::nullopt);
+            stack.emplace_back(std::move(list));
+          } else {
+            stack.emplace_back(c10::List<at::Tensor>(lists[i]));
+          }
+          break;
+        }
+        case ArgumentKind::kOther:
+          stack.push_back(op.args[i]);
+          break;
+      }
+    }
+    return stack;
+  }
+
+  template <class F>
+  static void for_each_result(const torch::jit::Stack& results, F&& f) {
+    for (const c10::IValue& r : results) {
+      if (r.isTensor()) {
+        f(r.toTensor());
+      } else if (r.isList()) {
+        for (const c10::IValue& element : r.toListRef()) f(element.toTensor());
+      }
+    }
+  }
+
+ private:
+  static bool holds_optionals(const c10::TypePtr& type) {
+    if (type->kind() == c10::TypeKind::OptionalType) return holds_optionals(type->containedType(0));
+    return type->kind() == c10::TypeKind::ListType && type->containedType(0)->kind() == c10::TypeKind::OptionalType;
+  }
+
+  const Tape& tape_;
+  ska::flat_hash_map<TapeValueId, at::Tensor> made_;
+};
+
+// The storage of a dead value that an alias keeps alive, or none.
+at::Storage storage_of_group(const Tape& tape, uint32_t group) {
+  for (const TapeValue& value : tape.values()) {
+    if (value.group != group || value.weak.expired()) continue;
+    if (const at::Tensor t = value.lock(); t.defined() && t.has_storage()) return t.storage();
+  }
+  return {};
+}
+
+// `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
+at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
+  if (made.is_same(alive)) return alive;
+  const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
+  c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(made.storage());
+  impl->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
+  if (entry.region != nullptr) {
+    entry.region->shared_from_this()->rebind(entry.value, alive);
+    return alive;
+  }
+  impl->set_autograd_meta(std::make_unique<torch::autograd::AutogradMeta>());
+  if (made.requires_grad()) torch::autograd::impl::set_gradient_edge(alive, torch::autograd::impl::gradient_edge(made));
+  if (const Mark* mark = session().marks.find(made.unsafeGetTensorImpl())) {
+    session().marks.add(alive, mark->placement, mark->batch, mark->micro_batch);
+  }
+  return alive;
+}
+
+// Hooks that the old graph carries would be lost with it.
+void check_old_graph(const Tape& tape, const Plan& plan) {
+  std::vector<torch::autograd::Node*> stack;
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || plan.placements[v].is_replicate()) continue;
+    const at::Tensor t = value.lock();
+    if (!t.defined()) continue;
+    if (tape.find(t.unsafeGetTensorImpl()) == v && t.requires_grad() != value.requires_grad) {
+      throw CannotConvert("an autograd.Function or a compiled region made a tensor of the step (" + describe(value) + ").");
+    }
+    if (t.grad_fn()) stack.push_back(t.grad_fn().get());
+  }
+  ska::flat_hash_set<torch::autograd::Node*> seen;
+  while (!stack.empty()) {
+    torch::autograd::Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) continue;
+    if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty() || !node->post_hooks().empty()) {
+      throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.");
+    }
+    for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
+  }
+}
+
+}  // namespace
+
+void check_convertible(const Tape& tape, const Plan& plan) {
+  check_old_graph(tape, plan);
+  const RealValues real(tape);
+  const auto needed = needed_ops(tape, plan);
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    const TapeOp& op = tape.ops()[i];
+    const OpTraits& traits = op_traits(op.op);
+    if (traits.writes) {
+      OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
+      const Verdict verdict = traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
+      const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && !op.refs.empty() && op.refs[0].arg == 0 &&
+                        call.outputs()[0] == plan.placements[op.refs[0].value];
+      if (!kept) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+    }
+    for (const TapeRef& ref : tape.ops()[i].refs) {
+      if (plan.placements[ref.value].is_replicate() || tape.values()[ref.value].is_capture()) real.check(ref.value, ref.version);
+    }
+  }
+}
+
+std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro_batch) {
+  auto shared = std::make_shared<int64_t>(micro_batch);
+  std::map<uint64_t, int> times;
+  std::vector<std::tuple<const TapeOp*, uint64_t, LearnedSeed>> found;
+  for (const Seed& seed : plan.seeds) {
+    const TapeOp* reader = nullptr;
+    for (const TapeOp& op : tape.ops()) {
+      if (std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return r.value == seed.value; })) {
+        reader = &op;
+        break;
+      }
+    }
+    if (reader == nullptr) reader = tape.pending();
+    if (reader == nullptr) continue;
+    uint64_t key = Signatures::start_key(reader->op, tape.state(reader->state).grad_mode);
+    const TapeRef* at = nullptr;
+    for (const TapeRef& ref : reader->refs) {
+      const TapeValue& v = tape.values()[ref.value];
+      key = Signatures::add_to_key(key, {v.sizes, v.dtype, v.requires_grad});
+      if (ref.value == seed.value && at == nullptr) at = &ref;
+    }
+    if (at == nullptr) continue;
+    LearnedSeed learned;
+    learned.argument = at->arg;
+    learned.element = at->element;
+    learned.placement = seed.placement;
+    learned.batch = plan.batch;
+    learned.micro_batch = shared;
+    ++times[key];
+    found.emplace_back(reader, key, std::move(learned));
+  }
+  std::vector<LearnedSeed> seeds;
+  for (auto& [reader, key, seed] : found) {
+    seed.key = key;
+    seed.times = times[key];
+    session().signatures.learn(reader->op, seed);
+    seeds.push_back(std::move(seed));
+  }
+  return seeds;
+}
+
+void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
+  Session& s = session();
+  const auto needed = needed_ops(tape, plan);
+  at::Device device = tape.values()[plan.seeds[0].value].lock().device();
+  s.current.reset();
+  for (const Seed& seed : plan.seeds) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
+  const auto region = s.region_for(plan.batch, micro_batch, device);
+
+  RealValues real(tape);
+  ska::flat_hash_map<TapeValueId, at::Tensor> handles;  // tensors that stand for split values
+  const auto tensor_of = [&](const TapeRef& ref) {
+    if (auto it = handles.find(ref.value); it != handles.end()) return it->second;
+    return real.get(ref.value, ref.version);
+  };
+  const auto entry_of = [](const at::Tensor& t) { return deferred_registry().find(t.unsafeGetTensorImpl()); };
+
+  const c10::DispatchKeySet keys = tape.values()[plan.seeds[0].value].lock().key_set();
+
+  // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
+  // saved tensor, a view) lets go of it too.
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    for (TapeValueId out : tape.ops()[i].outputs) {
+      if (out == kNoTapeValue || plan.placements[out].is_replicate()) continue;
+      const TapeValue& value = tape.values()[out];
+      if (value.is_capture() || tape.pinned(value.group) || tape.on_capture(value.group)) continue;
+      const at::Tensor t = value.lock();
+      if (!t.defined() || !t.has_storage()) continue;
+      c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
+      storage.set_data_ptr_noswap(at::DataPtr(nullptr, device));
+      refuse_raw_access(storage);
+    }
+  }
+
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    const TapeOp& op = tape.ops()[i];
+    const OpTraits& traits = op_traits(op.op);
+    torch::jit::Stack stack = RealValues::arguments(op, tensor_of);
+
+    // The rule's answer for the placements as they came out, which may differ from the plan's guess after an operator without a rule.
+    ska::flat_hash_map<TapeValueId, Placement> placements;
+    bool any = false;
+    bool elsewhere = false;
+    for (const TapeRef& ref : op.refs) {
+      const at::Tensor t = tensor_of(ref);
+      Placement p;
+      if (const auto entry = entry_of(t); entry.region != nullptr) {
+        p = entry.region->value(entry.value).placement;
+        elsewhere |= entry.region != region.get() || !region->open();
+      } else if (const Mark* mark = s.marks.find(t.unsafeGetTensorImpl()); mark != nullptr && mark->batch == plan.batch) {
+        p = mark->placement;
+      }
+      elsewhere |= region->would_cycle(t) && entry_of(t).region != region.get();
+      any |= !p.is_replicate();
+      placements[ref.value] = p;
+    }
+    OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return placements[v]; });
+    Verdict verdict = any && traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+    bool known = verdict == Verdict::kLocal && !elsewhere && call.real_arguments().empty();
+    if (verdict == Verdict::kLocal && !call.real_arguments().empty() && !elsewhere) {
+      known = true;
+      for (int arg : call.real_arguments()) {
+        if (stack[arg].isTensor() && stack[arg].toTensor().defined() && entry_of(stack[arg].toTensor()).region != nullptr) known = false;
+      }
+    }
+    if (known && traits.writes) {
+      const auto entry = stack[0].isTensor() ? entry_of(stack[0].toTensor()) : DeferredRegistry::Entry{};
+      known = traits.in_place && entry.region == region.get() && !call.outputs().empty() &&
+              call.outputs()[0] == region->value(entry.value).placement && region->may_write(entry.value);
+      if (!known) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+    }
+
+    std::vector<Region::KnownOutput> outputs;
+    bool view_of_capture = false;
+    if (known) {
+      const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+      for (size_t o = 0; o < op.outputs.size(); ++o) {
+        const TapeValueId out = op.outputs[o];
+        Region::KnownOutput& k = outputs.emplace_back();
+        if (out == kNoTapeValue) {
+          known = false;
+          break;
+        }
+        const TapeValue& value = tape.values()[out];
+        for (const TapeRef& ref : op.refs) {
+          const TapeValue& in = tape.values()[ref.value];
+          const bool same = ref.value == out || (op.in_place && in.group == value.group && ref.arg == 0);
+          if (same) k.handed_back = tensor_of(ref);
+          if (value.is_view && in.group == value.group) {
+            const auto entry = entry_of(tensor_of(ref));
+            if (entry.region == region.get()) {
+              k.alias_of = entry.value;
+            } else {
+              view_of_capture = true;
+            }
+          }
+        }
+        k.placement = (list ? 0 : o) < call.outputs().size() ? call.outputs()[list ? 0 : o] : Placement::replicate();
+        k.requires_grad = value.requires_grad;
+        if (k.handed_back.defined()) continue;
+        if (k.placement.is_replicate()) known = false;
+        at::Tensor alive = value.weak.expired() ? at::Tensor() : value.lock();
+        k.tensor = alive;
+        k.sizes = value.sizes;
+        k.strides = value.strides;
+        k.storage_offset = value.storage_offset;
+        k.dtype = value.dtype;
+        k.keep_data = tape.pinned(value.group);
+        k.keys = alive.defined() ? alive.key_set() : keys;
+        if (!alive.defined() && k.alias_of == kNoValue) k.storage = storage_of_group(tape, value.group);
+      }
+    }
+    if (known && !view_of_capture) {
+      const OpState& state = tape.state(op.state);
+      auto tensors = region->add_known({op.op, call, stack, traits.rule->flags != 0 && (traits.rule->flags & kRandom) != 0, &state}, std::move(outputs));
+      for (size_t o = 0; o < op.outputs.size(); ++o) handles[op.outputs[o]] = tensors[o];
+      continue;
+    }
+    if (view_of_capture) {
+      // A view of a seed is real; the program's own when it is alive.
+      bool all_alive = true;
+      for (TapeValueId out : op.outputs) all_alive &= out != kNoTapeValue && tape.values()[out].lock().defined();
+      if (all_alive) {
+        const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+        for (size_t o = 0; o < op.outputs.size(); ++o) {
+          const at::Tensor t = tape.values()[op.outputs[o]].lock();
+          handles[op.outputs[o]] = t;
+          const Placement& p = call.outputs()[list ? 0 : o];
+          if (p.is_shard()) s.marks.add(t, p, plan.batch, micro_batch);
+        }
+        continue;
+      }
+    }
+    // As if the program called it now: it is materialised, decomposed, or made real, and its results take the old ones' place.
+    {
+      const ProgramStateGuard state(tape.state(op.state));
+      op.op.callBoxed(stack);
+    }
+    size_t flat = 0;
+    RealValues::for_each_result(stack, [&](const at::Tensor& t) {
+      const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat] : kNoTapeValue;
+      ++flat;
+      if (out == kNoTapeValue || !t.defined()) return;
+      const at::Tensor alive = tape.values()[out].weak.expired() ? at::Tensor() : tape.values()[out].lock();
+      handles[out] = alive.defined() ? take_place(t, alive) : t;
+    });
+  }
+  tape.cut();
+  region->catch_up();
+}
+
+}  // namespace koila

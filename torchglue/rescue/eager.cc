@@ -1,0 +1,125 @@
+#include "torchglue/rescue/eager.h"
+
+#include <c10/core/AutogradState.h>
+
+#include "torchglue/dispatch.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/rescue/convert.h"
+#include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/sizing.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+constexpr c10::DispatchKeySet kBelowInterceptor(c10::DispatchKeySet::FULL_AFTER, kInterceptorKey);
+using Arguments = c10::SmallVector<c10::IValue, 8>;
+
+void put_back(torch::jit::Stack* stack, size_t bottom, const Arguments& arguments) {
+  stack->resize(bottom);
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+}
+
+// Micro-batch 0 of a region that is under way may stand in the way of an operator outside it.
+bool free_first_frames() {
+  bool freed = false;
+  for (const auto& region : session().live_regions()) freed |= region->shrink();
+  return freed;
+}
+
+// Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
+int64_t split_step(const OutOfMemory& oom) {
+  Session& s = session();
+  const auto plan = choose_seeds(s.tape);
+  if (!plan) throw CannotConvert("nothing that the step has computed so far can be split along a dimension of its inputs.");
+  if (!c10::AutogradState::get_tls_state().get_grad_mode() && s.tape.pending() != nullptr) {
+    for (const TapeRef& ref : s.tape.pending()->refs) {
+      if (!plan->placements[ref.value].is_replicate() && s.tape.values()[ref.value].requires_grad) {
+        throw CannotConvert("it happened under no_grad on a tensor that requires grad, as inside an autograd.Function or a checkpoint.");
+      }
+    }
+  }
+  check_convertible(s.tape, *plan);
+  const int64_t rows = first_micro_batch(plan->batch);
+  const auto seeds = learn(s.tape, *plan, rows);
+  convert(s.tape, *plan, rows);
+  const int64_t in_use = s.current ? s.current->micro_batch() : rows;
+  for (const LearnedSeed& seed : seeds) {
+    if (s.current) s.current->begin_with(seed.key, seed.times);
+  }
+  report_rescue(oom, in_use, plan->batch);
+  return plan->batch;
+}
+
+void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, size_t bottom, const Arguments& arguments,
+            std::exception_ptr ran_out) {
+  Session& s = session();
+  const OutOfMemory oom = describe_out_of_memory(op.schema().name());
+  const bool may_repeat = !op_traits(op).writes;
+  std::string reason;
+  int64_t batch = 0;
+  try {
+    batch = split_step(oom);
+  } catch (const CannotConvert& why) {
+    reason = why.what();
+  } catch (const std::exception& error) {
+    s.tape.discard();
+    if (!is_out_of_memory(error)) throw;
+    report_refusal(oom, "one row of the batch does not fit.", batch);
+    std::rethrow_exception(ran_out);
+  }
+  if (reason.empty()) {
+    put_back(stack, bottom, arguments);
+    if (dispatch_lazily(op, keys, stack)) return;
+  }
+  // The call itself is not split. It may fit now.
+  while (may_repeat && (reason.empty() || free_first_frames())) {
+    reason = "the operator reads no split tensor, and it does not fit beside one row of the batch.";
+    put_back(stack, bottom, arguments);
+    try {
+      run_plainly(op, keys, stack);
+      return;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+    }
+  }
+  s.tape.discard();
+  report_refusal(oom, reason, batch);
+  std::rethrow_exception(ran_out);
+}
+
+}  // namespace
+
+void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const NoInterceptGuard no_intercept;
+  op.redispatchBoxed(keys & kBelowInterceptor, stack);
+}
+
+void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Session& s = session();
+  const size_t count = op.schema().arguments().size();
+  const auto last = torch::jit::last(*stack, count);
+  const Arguments arguments(last.begin(), last.end());
+  const size_t bottom = stack->size() - count;
+  s.tape.begin(op, arguments);
+  std::exception_ptr ran_out;
+  try {
+    run_plainly(op, keys, stack);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) {
+      s.tape.discard();
+      throw;
+    }
+    ran_out = std::current_exception();
+  }
+  if (ran_out) {
+    rescue(op, keys, stack, bottom, arguments, std::move(ran_out));
+    s.tape.discard();
+    return;
+  }
+  s.tape.commit(arguments, torch::jit::last(*stack, stack->size() - bottom));
+}
+
+}  // namespace koila

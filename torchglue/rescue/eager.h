@@ -1,0 +1,16 @@
+// An operator at the full batch, and what is done when it runs out of memory.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace koila {
+
+// Runs the call as PyTorch would, the interceptor left out. No tape.
+void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+// The same, on the tape; and when it runs out of memory, the step so far becomes a region and the call is made again. Throws the
+// operator's own error when that cannot be done.
+void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+
+}  // namespace koila

@@ -1,0 +1,41 @@
+#include "torchglue/rescue/events.h"
+
+#include <c10/core/AutogradState.h>
+
+#include "torchglue/memory/cpu_allocator.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+void report(const OutOfMemory& oom, int outcome, const std::string& reason, int64_t micro_batch, int64_t batch) {
+  const Session& s = session();
+  koila_oom_event event{};
+  event.device = oom.device;
+  event.phase = oom.phase;
+  event.op = oom.op.c_str();
+  event.requested_bytes = oom.requested;
+  event.live_bytes = oom.live;
+  event.budget_bytes = s.runtime->budget_bytes(oom.device);
+  event.outcome = outcome;
+  event.reason = reason.c_str();
+  event.micro_batch = micro_batch;
+  event.batch = batch;
+  s.runtime->on_oom(&event);
+}
+
+}  // namespace
+
+OutOfMemory describe_out_of_memory(const std::string& op) {
+  const AllocationFailure& failure = last_allocation_failure();
+  const bool backward = session().engine_depth > 0;
+  const bool grad = c10::AutogradState::get_tls_state().get_grad_mode();
+  return {failure.device, backward ? KOILA_BACKWARD : grad ? KOILA_FORWARD : KOILA_OPTIMIZER, op, failure.requested, failure.live};
+}
+
+void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) { report(oom, KOILA_RESCUED, "", micro_batch, batch); }
+
+void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, reason, 0, batch); }
+
+}  // namespace koila

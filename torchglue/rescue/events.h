@@ -1,0 +1,25 @@
+// What is told of an out-of-memory: to the log, and to the report.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+namespace koila {
+
+struct OutOfMemory {
+  int device = -1;
+  int phase = 0;  // enum koila_phase
+  std::string op;
+  int64_t requested = 0;
+  int64_t live = 0;
+};
+
+// The out-of-memory that was thrown last on this thread's watch: what the allocator noted, with the phase as it is now.
+OutOfMemory describe_out_of_memory(const std::string& op);
+
+void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch);
+void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch);
+
+}  // namespace koila

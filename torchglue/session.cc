@@ -1,0 +1,45 @@
+#include "torchglue/session.h"
+
+#include <algorithm>
+
+namespace koila {
+
+Session& session() {
+  static auto* the_session = new Session;  // never destroyed: tensors may outlive static destruction
+  return *the_session;
+}
+
+void Session::log(int level, const std::string& message) const {
+  if (level >= runtime->settings->log_level) runtime->log(level, message.c_str());
+}
+
+std::vector<std::shared_ptr<Region>> Session::live_regions() {
+  std::vector<std::shared_ptr<Region>> live;
+  auto gone = std::remove_if(regions.begin(), regions.end(), [&](const std::weak_ptr<Region>& weak) {
+    auto region = weak.lock();
+    if (!region || region->released()) return true;
+    live.push_back(std::move(region));
+    return false;
+  });
+  regions.erase(gone, regions.end());
+  return live;
+}
+
+std::shared_ptr<Region> Session::region_for(int64_t batch, int64_t micro_batch, at::Device device) {
+  if (current && current->open() && current->batch() == batch && current->device() == device) return current;
+  current = std::make_shared<Region>(batch, std::min(micro_batch, batch), device);
+  regions.push_back(current);
+  return current;
+}
+
+void Marks::add(const at::Tensor& tensor, const Placement& placement, int64_t batch, int64_t micro_batch) {
+  marks_.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                          Mark{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), placement, batch, micro_batch});
+}
+
+const Mark* Marks::find(const c10::TensorImpl* impl) const {
+  auto it = marks_.find(impl);
+  return it == marks_.end() ? nullptr : &it->second;
+}
+
+}  // namespace koila

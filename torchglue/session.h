@@ -1,0 +1,66 @@
+// What koila knows of the process it is in: one session, owned by the thread that loaded torch.
+#pragma once
+
+#include <c10/util/flat_hash_map.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/abi.h"
+#include "torchglue/placement/placement.h"
+#include "torchglue/plan/signatures.h"
+#include "torchglue/region/region.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+// A real tensor whose split is known: a seed, a view of one, or a value that a region gave up. Operators on it join a region.
+struct Mark {
+  c10::weak_intrusive_ptr<c10::TensorImpl> keep_address;
+  Placement placement;
+  int64_t batch = 0;
+  int64_t micro_batch = 0;
+};
+
+class Marks {
+ public:
+  void add(const at::Tensor& tensor, const Placement& placement, int64_t batch, int64_t micro_batch);
+  const Mark* find(const c10::TensorImpl* impl) const;
+  void clear() { marks_.clear(); }
+  bool any() const { return !marks_.empty(); }
+
+ private:
+  ska::flat_hash_map<const c10::TensorImpl*, Mark> marks_;
+};
+
+struct Session {
+  const koila_runtime* runtime = nullptr;
+  bool rescue = false;       // mode is rescue or lazy
+  int engine_depth = 0;      // nested Engine::execute calls of the owner's step
+  Tape tape;
+  Marks marks;
+  Signatures signatures;
+  std::shared_ptr<Region> current;            // the region that operators join
+  std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures
+
+  // Regions still alive; forgets the others.
+  std::vector<std::shared_ptr<Region>> live_regions();
+  // The region for rows of this batch: the current one when it fits, else a new one.
+  std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
+
+  std::thread::id owner;
+  // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.
+  bool owned_by_this_thread() const { return engine_depth > 0 || std::this_thread::get_id() == owner; }
+  int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
+  void log(int level, const std::string& message) const;
+};
+
+// A device as the runtime numbers it.
+inline int device_number(at::Device device) { return device.is_cpu() ? static_cast<int>(KOILA_CPU) : static_cast<int>(device.index()); }
+
+// The session; its runtime is null until attach().
+Session& session();
+
+}  // namespace koila

@@ -1,0 +1,318 @@
+#include "torchglue/tape/tape.h"
+
+#include <algorithm>
+
+#include "torchglue/op_traits.h"
+
+namespace koila {
+
+namespace {
+
+constexpr size_t kCollectAtLeast = 1024;
+
+bool same_state(const OpState& a, const OpState& b) {
+  return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode &&
+         a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda;
+}
+
+}  // namespace
+
+uint32_t version_of(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return impl->version_counter().enabled() ? impl->version_counter().current_version() : 0;
+}
+
+at::Tensor TapeValue::lock() const {
+  if (strong.defined()) return strong;
+  auto impl = weak.lock();
+  return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+}
+
+bool TapeValue::held_elsewhere() const { return weak.use_count() > (strong.defined() ? 1u : 0u); }
+
+TapeValueId Tape::find(const c10::TensorImpl* impl) const {
+  auto it = index_.find(impl);
+  return it == index_.end() ? kNoTapeValue : it->second;
+}
+
+TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const auto id = static_cast<TapeValueId>(values_.size());
+  TapeValue& value = values_.emplace_back(c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()));
+  value.producer = producer;
+  value.output = output;
+  value.group = group;
+  value.dtype = c10::typeMetaToScalarType(impl->dtype());
+  if (impl->layout() == c10::kStrided) {
+    const auto sizes = impl->sizes();
+    const auto strides = impl->strides();
+    value.sizes.assign(sizes.begin(), sizes.end());
+    value.strides.assign(strides.begin(), strides.end());
+    value.storage_offset = impl->storage_offset();
+  }
+  value.requires_grad = tensor.requires_grad();
+  index_[impl] = id;
+  return id;
+}
+
+// Note [Tensors that come back changed]
+// A tensor that the tape knows may have changed in ways that no operator showed: written to through an alias the tape does not know,
+// made a leaf (`Parameter(t)`, `t.requires_grad_()`), or given a grad_fn by a Python autograd.Function. In the first two cases it enters
+// anew, as a capture. In the third, an opaque function stands between the tape so far and what follows, and its graph points into
+// graphs of the tape so far, which therefore must stay as they are: the tape is cut here.
+TapeValueId Tape::look_up(const at::Tensor& tensor) {
+  auto it = index_.find(tensor.unsafeGetTensorImpl());
+  if (it != index_.end()) {
+    const TapeValue& value = values_[it->second];
+    const bool grad_now = tensor.requires_grad();
+    if (groups_[value.group].version == version_of(tensor) && value.requires_grad == grad_now) return it->second;
+    if (!value.requires_grad && grad_now && !tensor.is_leaf() && !value.is_capture()) {
+      auto kept_op = std::move(pending_);
+      cut();
+      pending_ = std::move(kept_op);
+      if (pending_) {
+        // Arguments of the pending call that were looked up before this one: look again, they are captures now. Their tensors are the
+        // caller's, so begin() repeats the walk.
+        pending_->refs.clear();
+      }
+      record_ = false;
+    }
+  }
+  groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
+  return add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
+}
+
+void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {
+  const TapeValueId value = look_up(tensor);
+  pending_->refs.push_back({arg, element, value, version_of(tensor)});
+}
+
+uint32_t Tape::intern_state() {
+  const OpState now = OpState::current();
+  if (states_.empty() || !same_state(states_.back(), now)) states_.push_back(now);
+  return static_cast<uint32_t>(states_.size() - 1);
+}
+
+void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  const OpTraits& traits = op_traits(op);
+  pending_.reset();
+  record_ = traits.tensor_result && !traits.foreach;
+  if (!record_) return;
+  if (traits.writes && !c10::AutogradState::get_tls_state().get_grad_mode()) {
+    // Optimisers, running statistics, initialisation: effects on tensors that the tape never saw need no record.
+    bool known = false;
+    for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { known |= index_.find(t.unsafeGetTensorImpl()) != index_.end(); });
+    if (!known) {
+      record_ = false;
+      return;
+    }
+  }
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    pending_.emplace(TapeOp{op, {}, {}, {}, 0, false});
+    record_ = true;
+    for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
+      if (record_) add_ref(t, static_cast<uint16_t>(arg), element);
+    });
+    if (record_) break;  // else the tape was cut on the way, see Note [Tensors that come back changed]
+  }
+  if (!record_ || pending_->refs.empty()) {
+    pending_.reset();
+    record_ = false;
+    return;
+  }
+  pending_->state = intern_state();
+  pending_->args.reserve(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    switch (traits.kinds[i]) {
+      case ArgumentKind::kTensor:
+        pending_->args.emplace_back();
+        break;
+      case ArgumentKind::kTensorList:
+        pending_->args.emplace_back(arguments[i].isList() ? static_cast<int64_t>(arguments[i].toListRef().size()) : -1);
+        break;
+      case ArgumentKind::kOther:
+        pending_->args.push_back(arguments[i]);
+        break;
+    }
+  }
+}
+
+void Tape::discard() {
+  pending_.reset();
+  record_ = false;
+}
+
+void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) {
+  TapeOp& op = *pending_;
+  const auto flat = static_cast<int32_t>(op.outputs.size());
+  const auto producer = static_cast<int32_t>(ops_.size());
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (auto it = index_.find(impl); it != index_.end()) {
+    const TapeValue& known = values_[it->second];
+    Group& group = groups_[known.group];
+    const uint32_t version = version_of(tensor);
+    if (group.version == version && known.requires_grad == tensor.requires_grad()) {  // an argument handed back as it was
+      op.outputs.push_back(it->second);
+      return;
+    }
+    group.version = version;
+    if (group.on_capture) {  // an effect: what comes next reads a new capture
+      index_.erase(it);
+      op.outputs.push_back(kNoTapeValue);
+      return;
+    }
+    op.in_place = true;
+    op.outputs.push_back(add_value(tensor, producer, flat, known.group));
+    return;
+  }
+  uint32_t group = UINT32_MAX;
+  if (tensor.has_storage()) {
+    const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    size_t ref = 0;
+    for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+      if (group == UINT32_MAX && ref < op.refs.size() && t.has_storage() &&
+          t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
+        group = values_[op.refs[ref].value].group;
+      }
+      ++ref;
+    });
+  }
+  const bool view = group != UINT32_MAX;
+  if (!view) {
+    groups_.push_back({version_of(tensor), false, false});
+    group = static_cast<uint32_t>(groups_.size() - 1);
+  }
+  const TapeValueId id = add_value(tensor, producer, flat, group);
+  values_[id].is_view = view;
+  op.outputs.push_back(id);
+}
+
+void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  if (!record_) return;
+  const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
+  bool differentiable = false;
+  for (const c10::IValue& v : results) {
+    if (v.isTensor()) {
+      if (v.toTensor().defined()) {
+        differentiable |= v.toTensor().requires_grad();
+        add_output(v.toTensor(), arguments);
+      } else {
+        pending_->outputs.push_back(kNoTapeValue);
+      }
+    } else if (v.isList()) {
+      for (const c10::IValue& element : v.toListRef()) {
+        if (element.isTensor() && element.toTensor().defined()) {
+          differentiable |= element.toTensor().requires_grad();
+          add_output(element.toTensor(), arguments);
+        } else {
+          pending_->outputs.push_back(kNoTapeValue);
+        }
+      }
+    }
+  }
+  if (values_.size() != first_new) {
+    if (differentiable) {
+      size_t ref = 0;
+      for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+        TapeValue& value = values_[pending_->refs[ref++].value];
+        if (!value.strong.defined() && (value.is_capture() || !value.requires_grad)) value.strong = t;
+      });
+    }
+    ops_.push_back(std::move(*pending_));
+  }
+  pending_.reset();
+  record_ = false;
+  if (ops_.size() >= collect_at_ || values_.size() >= 8 * collect_at_) collect();
+}
+
+void Tape::pin(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id != kNoTapeValue) groups_[values_[id].group].pinned = true;
+}
+
+void Tape::pin_storage(const c10::StorageImpl* storage) {
+  for (const TapeValue& value : values_) {
+    if (value.weak.expired()) continue;
+    const at::Tensor t = value.lock();
+    if (t.defined() && t.has_storage() && t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
+      groups_[value.group].pinned = true;
+    }
+  }
+}
+
+void Tape::cut() {
+  ops_.clear();
+  values_.clear();
+  groups_.clear();
+  states_.clear();
+  index_.clear();
+  pending_.reset();
+  record_ = false;
+  collect_at_ = kCollectAtLeast;
+}
+
+void Tape::collect() {
+  // Backwards: an operator is needed when an output of it is alive, or is read by a needed operator.
+  std::vector<char> needed_value(values_.size(), 0);
+  std::vector<char> needed_op(ops_.size(), 0);
+  std::vector<char> needed_group(groups_.size(), 0);  // for writes through one alias that another alias shows
+  const auto need = [&](TapeValueId v) {
+    needed_value[v] = 1;
+    needed_group[values_[v].group] = 1;
+  };
+  for (size_t v = 0; v < values_.size(); ++v) {
+    if (!values_[v].is_capture() && values_[v].held_elsewhere()) need(static_cast<TapeValueId>(v));
+  }
+  for (size_t i = ops_.size(); i-- > 0;) {
+    for (TapeValueId out : ops_[i].outputs) {
+      if (out == kNoTapeValue) continue;
+      if (needed_value[out] || (ops_[i].in_place && needed_group[values_[out].group])) needed_op[i] = 1;
+    }
+    if (!needed_op[i]) continue;
+    for (const TapeRef& ref : ops_[i].refs) need(ref.value);
+  }
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    if (!needed_op[i]) continue;
+    for (TapeValueId out : ops_[i].outputs) {
+      if (out != kNoTapeValue) needed_value[out] = 1;
+    }
+  }
+
+  std::vector<TapeValueId> new_id(values_.size(), kNoTapeValue);
+  std::vector<int32_t> new_op(ops_.size(), kNoProducer);
+  std::vector<TapeOp> ops;
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    if (!needed_op[i]) continue;
+    new_op[i] = static_cast<int32_t>(ops.size());
+    ops.push_back(std::move(ops_[i]));
+  }
+  std::vector<TapeValue> values;
+  std::vector<Group> groups;
+  std::vector<uint32_t> new_group(groups_.size(), UINT32_MAX);
+  index_.clear();
+  for (size_t v = 0; v < values_.size(); ++v) {
+    if (!needed_value[v]) continue;
+    TapeValue& value = values_[v];
+    new_id[v] = static_cast<TapeValueId>(values.size());
+    if (new_group[value.group] == UINT32_MAX) {
+      new_group[value.group] = static_cast<uint32_t>(groups.size());
+      groups.push_back(groups_[value.group]);
+    }
+    value.group = new_group[value.group];
+    if (!value.is_capture()) value.producer = new_op[value.producer];
+    if (!value.weak.expired()) index_[value.weak._unsafe_get_target()] = new_id[v];
+    values.push_back(std::move(value));
+  }
+  for (TapeOp& op : ops) {
+    for (TapeRef& ref : op.refs) ref.value = new_id[ref.value];
+    for (TapeValueId& out : op.outputs) {
+      if (out != kNoTapeValue) out = new_id[out];
+    }
+  }
+  ops_ = std::move(ops);
+  values_ = std::move(values);
+  groups_ = std::move(groups);
+  collect_at_ = std::max(kCollectAtLeast, 2 * ops_.size());
+}
+
+}  // namespace koila

@@ -1,0 +1,127 @@
+// The tape: the operator calls since the last step boundary, as SSA values.
+//
+// Thread contract: a tape belongs to one thread; nothing here locks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "torchglue/tls.h"
+
+namespace koila {
+
+using TapeValueId = uint32_t;
+inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
+inline constexpr int32_t kNoProducer = -1;
+
+// Note [What the tape holds]
+// The tape must not change the program's memory, so tensors are held weakly, with two exceptions that cost nothing in a training step:
+// a tensor that enters the differentiable part without being differentiable itself (input data, labels, masks, random draws) and a
+// capture of such an operator are held strongly, until the tape is cut at the end of the backward pass or collect() finds that no
+// live value descends from them. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
+struct TapeValue {
+  explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
+
+  c10::weak_intrusive_ptr<c10::TensorImpl> weak;
+  at::Tensor strong;                      // see Note [What the tape holds]
+  int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
+  int32_t output = 0;                     // flat output number of the producer
+  uint32_t group = 0;                     // storage group
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset = 0;
+  at::ScalarType dtype = at::ScalarType::Float;
+  bool requires_grad = false;
+  bool is_view = false;                   // shares the storage of an input of its producer
+
+  bool is_capture() const { return producer == kNoProducer; }
+  // The tensor, or undefined when the program has dropped it and the tape does not hold it.
+  at::Tensor lock() const;
+  // Whether anybody besides the tape holds it.
+  bool held_elsewhere() const;
+};
+
+// One reference to a tensor from an operator's arguments.
+struct TapeRef {
+  uint16_t arg;
+  int32_t element;  // of a tensor list, else -1
+  TapeValueId value;
+  uint32_t version;  // version counter at the call
+};
+
+struct TapeOp {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> args;  // a tensor is replaced by None, a list of tensors by its length
+  c10::SmallVector<TapeRef, 4> refs;
+  c10::SmallVector<TapeValueId, 2> outputs;  // flat; kNoTapeValue for undefined tensors
+  uint32_t state = 0;                        // index into Tape::states()
+  bool in_place = false;                     // returns an argument that it wrote to
+};
+
+class Tape {
+ public:
+  // Before the call: what the operator is asked. After: what it gave. Between the two the call may throw (then discard()).
+  // `arguments` are the operator's arguments as on the stack.
+  void begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
+  void commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  void discard();
+
+  // Drops everything: the step is over.
+  void cut();
+
+  // Drops what no live tensor descends from. Called by commit() now and then; public for the moment before a rescue.
+  void collect();
+
+  // A tensor whose memory a foreign reader (NumPy, DLPack, a storage object) may point into: its storage stays where it is.
+  void pin(const at::Tensor& tensor);
+  void pin_storage(const c10::StorageImpl* storage);
+
+  const std::vector<TapeOp>& ops() const { return ops_; }
+  // The call between begin() and commit(), or null.
+  const TapeOp* pending() const { return pending_ ? &*pending_ : nullptr; }
+  const std::vector<TapeValue>& values() const { return values_; }
+  std::vector<TapeValue>& values() { return values_; }
+  const OpState& state(uint32_t index) const { return states_[index]; }
+  bool pinned(uint32_t group) const { return groups_[group].pinned; }
+  bool on_capture(uint32_t group) const { return groups_[group].on_capture; }
+  // The current value of a tensor, or kNoTapeValue.
+  TapeValueId find(const c10::TensorImpl* impl) const;
+  bool empty() const { return ops_.empty(); }
+
+ private:
+  // Values that share storage. `version` is the version counter that recorded operators account for: another value of it means that
+  // somebody wrote to the storage behind the tape's back, and the tensor enters anew as a capture.
+  struct Group {
+    uint32_t version = 0;
+    bool on_capture = false;  // the storage is a capture's: writes to it are effects
+    bool pinned = false;
+  };
+
+  TapeValueId look_up(const at::Tensor& tensor);
+  TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
+  void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
+  void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
+  uint32_t intern_state();
+
+  std::vector<TapeOp> ops_;
+  std::vector<TapeValue> values_;
+  std::vector<Group> groups_;
+  std::vector<OpState> states_;
+  ska::flat_hash_map<const c10::TensorImpl*, TapeValueId> index_;
+
+  std::optional<TapeOp> pending_;
+  bool record_ = false;  // whether commit() writes the pending call down
+  size_t collect_at_ = 1024;
+};
+
+// Version counter of a tensor; 0 for inference tensors, which have none.
+uint32_t version_of(const at::Tensor& tensor);
+
+}  // namespace koila
