@@ -55,7 +55,7 @@ std::vector<std::string> loaded_paths() {
   std::vector<std::string> paths;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* data) {
-        if (info->dlpi_name != nullptr && info->dlpi_name[0] == '/')
+        if (info->dlpi_name != nullptr && std::strchr(info->dlpi_name, '/') != nullptr)
           static_cast<std::vector<std::string>*>(data)->emplace_back(info->dlpi_name);
         return 0;
       },
