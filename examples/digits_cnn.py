@@ -20,6 +20,10 @@ class Cnn(nn.Module):
         )
         self.classifier = nn.Sequential(nn.Linear(64 * 2 * 2, 64), nn.ReLU(inplace=True), nn.Linear(64, 10))
 
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.kaiming_normal_(module.weight)
+
     def forward(self, x):
         x = self.features(x)
         x = x.view(x.size(0), -1)

@@ -160,3 +160,47 @@ class Threads(Refused):
         record.gradients(model)
         optimizer.step()
         record.value("loss", result[0])
+
+
+@family
+class CatchesItself(Refused):
+    """The program knows what to do about an out-of-memory: half the batch."""
+
+    def step(self, model, optimizer, data, record):
+        caught = 0
+        while True:
+            try:
+                optimizer.zero_grad()
+                loss = self.loss(model, *data)
+                loss.backward()
+                break
+            except torch.OutOfMemoryError:
+                caught += 1
+            loss = None
+            data = tuple(t[:len(t) // 2] for t in data)
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+        record.value("caught", caught)
+
+    symmetric = False
+
+
+@family
+class CatchesAndGivesUp(Refused):
+    """The program skips batches that do not fit, and others do."""
+
+    def step(self, model, optimizer, data, record):
+        if record.at_step % 2 == 0:
+            data = tuple(t[:20] for t in data)
+        try:
+            optimizer.zero_grad()
+            loss = self.loss(model, *data)
+            loss.backward()
+            record.gradients(model)
+            optimizer.step()
+            record.value("loss", loss)
+        except torch.OutOfMemoryError:
+            record.value("skipped", 1)
+
+    symmetric = False

@@ -1,0 +1,17 @@
+"""How much memory a case is given: what it holds in any case, and a share of what its activations take."""
+
+from harness import run, tracked
+
+
+def budget_of(case, share=0.10):
+    """Fixed memory (parameters, gradients, optimizer state, buffers, batch) plus a share of plain's activations; measured by koila
+    without a limit. The test that asks is worth nothing unless activations outweigh the rest by far, so that is checked."""
+    plain = tracked(case)
+    activations = plain.peak - plain.fixed
+    assert activations > plain.fixed, f"{case.family}: activations {activations:,} B, fixed {plain.fixed:,} B; take more rows"
+    return plain.fixed + int(share * activations)
+
+
+def refused_run(case, **limits):
+    """The plain run under the same limits, as a function for assert_exact_or_untouched."""
+    return lambda: run(case, "track", **limits)

@@ -1,0 +1,5 @@
+import harness
+
+
+def pytest_sessionfinish(session, exitstatus):
+    harness.stop_servers()

@@ -1,0 +1,77 @@
+"""Every family with fixed memory plus a tenth of its activations: where plain PyTorch dies, the numbers of a run without a budget."""
+
+import pytest
+
+from budgets import budget_of, refused_run
+from harness import Case, assert_equal, assert_exact_or_untouched, families, plain, run
+
+FAMILIES = families("models", "styles")
+SPLIT = [name for name, task in FAMILIES.items() if task.splits]
+COUPLED = [name for name, task in families("models", "styles", "coupled").items() if not task.splits and name != "one_row"]
+
+
+def sized(family, optimizer, **more):
+    return Case(family, optimizer, rows=families()[family].budget_rows, **more)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("family", [name for name in SPLIT if name != "same_sizes"])
+def test_budget(family, optimizer):
+    case = sized(family, optimizer)
+    budget = budget_of(case)
+    assert run(case, "track", budget=budget).outcome == "oom", "plain PyTorch gets by: the test is worth nothing"
+    result = run(case, "rescue", budget=budget)
+    assert_equal(plain(case), result, case.tolerance)
+    assert result.rescued > 0
+    assert result.peak <= budget
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25])
+@pytest.mark.parametrize("family", ["mlp", "cnn", "gpt", "gpt_by_hand", "llama", "vit", "bert_batch_first", "lstm_batch_first",
+                                    "gru_time_major", "embedding_mean", "two_towers", "unet", "retain_graph", "accumulation"])
+def test_larger_budget(family, share):
+    """The first out-of-memory comes in backward, or late in the forward."""
+    case = sized(family, "adamw")
+    budget = budget_of(case, share)
+    assert run(case, "track", budget=budget).outcome == "oom"
+    result = run(case, "rescue", budget=budget)
+    assert_equal(plain(case), result, case.tolerance)
+    assert result.rescued > 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6])
+@pytest.mark.parametrize("family", COUPLED)
+def test_coupled_rows_are_exact_or_untouched(family, share):
+    case = sized(family, "adamw")
+    budget = budget_of(case, share)
+    result = run(case, "rescue", budget=budget)
+    assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
+
+
+@pytest.mark.parametrize("family", ["mlp", "gpt", "cnn"])
+def test_budget_that_begins_late(family):
+    """Two steps without a limit, then gradients and optimizer state exist when memory runs out."""
+    case = sized(family, "adamw", limit_from=3)
+    budget = budget_of(case)
+    result = run(case, "rescue", budget=budget)
+    assert_equal(plain(case), result, case.tolerance)
+    assert result.rescued > 0
+
+
+@pytest.mark.parametrize("family", ["mlp", "gpt", "cnn"])
+def test_known_steps_waste_nothing(family):
+    """Once a step's signature is known it starts in micro-batches: no second out-of-memory."""
+    case = sized(family, "sgd", steps=8)
+    result = run(case, "rescue", budget=budget_of(case))
+    assert_equal(plain(case), result, case.tolerance)
+    assert result.rescued <= 2, result.report["oom_events"]
+
+
+@pytest.mark.parametrize("family", ["mlp", "gpt"])
+def test_hopeless_budget_is_the_plain_error(family):
+    """Less than what the parameters, gradients and one row take."""
+    case = sized(family, "adamw")
+    budget = 20_000
+    result = run(case, "rescue", budget=budget)
+    outcome = assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
+    assert outcome == "refused" and any(result.reasons)

@@ -1,0 +1,48 @@
+"""Memory is enough: the numbers of plain PyTorch to the bit, and its memory to one per cent."""
+
+import pytest
+
+from harness import Case, assert_equal, families, plain, run, tracked
+
+
+@pytest.mark.parametrize("family", families())
+def test_equal_to_the_bit(family):
+    case = Case(family, "adamw")
+    result = run(case, "rescue")
+    assert_equal(plain(case), result, tolerance=0)
+    assert result.rescued == 0 and result.regions == 0
+    expected = tracked(case)
+    assert result.peak <= 1.01 * expected.peak, f"peak {result.peak:,} B, plain {expected.peak:,} B\n{result.command}"
+    assert result.live[-1] <= 1.01 * expected.live[-1], f"live after steps {result.live}, plain {expected.live}\n{result.command}"
+
+
+@pytest.mark.parametrize("family", families())
+def test_tracking_is_plain(family):
+    case = Case(family, "adamw")
+    assert_equal(plain(case), tracked(case), tolerance=0)
+
+
+@pytest.mark.parametrize("family", ["mlp", "gpt", "cnn", "lstm_batch_first", "evaluation"])
+def test_large_batch_peak(family):
+    """At a size where activations are what counts."""
+    case = Case(family, "adamw", rows=families()[family].budget_rows)
+    result, expected = run(case, "rescue"), tracked(case)
+    assert_equal(plain(case), result, tolerance=0)
+    assert result.peak <= 1.01 * expected.peak
+
+
+@pytest.mark.parametrize("family", ["gpt", "evaluation", "read_running_total", "moving_average", "dataloader"])
+def test_long_runs_do_not_grow(family):
+    case = Case(family, "adamw", steps=40)
+    result, expected = run(case, "rescue"), tracked(case)
+    assert result.outcome == "ok", result.describe()
+    assert result.live[-1] <= 1.01 * expected.live[-1], f"{result.live}\nplain {expected.live}"
+    assert result.peak <= 1.01 * expected.peak
+
+
+@pytest.mark.parametrize("family", ["gpt", "cnn", "lstm_batch_first", "evaluation"])
+def test_long_split_runs_do_not_grow(family):
+    case = Case(family, "adamw", steps=40)
+    result = run(case, "rescue", microbatch=3)
+    assert_equal(plain(case), result, 10 * case.tolerance)
+    assert result.live[-1] <= 1.01 * max(result.live[3:6]), result.live

@@ -1,0 +1,33 @@
+"""Steps that look at losses, outputs and hidden values in every way, at any time: they see the values of the full batch."""
+
+import pytest
+
+from budgets import budget_of
+from harness import Case, assert_equal, families, plain, run
+
+FAMILIES = families("reads")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_micro_batch(family, rows):
+    case = Case(family, "adamw")
+    result = run(case, "rescue", microbatch=rows)
+    assert_equal(plain(case), result, case.tolerance)
+    if case.task.splits:
+        assert result.regions > 0, f"nothing was split\n{result.command}"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_budget(family, share):
+    """What is read has to fit as well: hidden values are 32 numbers a row, so the share is larger here."""
+    case = Case(family, "sgd", rows=families()[family].budget_rows)
+    budget = budget_of(case, share)
+    result = run(case, "rescue", budget=budget)
+    if result.outcome == "oom":
+        # Reading everything at once may really need more. Then plain dies too, and the state is plain's.
+        expected = run(case, "track", budget=budget)
+        assert expected.outcome == "oom"
+        pytest.skip(f"refused: {result.reasons}")
+    assert_equal(plain(case), result, case.tolerance)

@@ -1,0 +1,48 @@
+"""What koila does not split: the step runs as ever, or fails with plain's error, plain's state, and a reason."""
+
+import pytest
+
+from budgets import budget_of, refused_run
+from harness import Case, assert_equal, assert_exact_or_untouched, families, plain, run
+
+FAMILIES = families("refused")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_forced_micro_batch_changes_nothing(family, rows):
+    case = Case(family, "adamw")
+    assert_equal(plain(case), run(case, "rescue", microbatch=rows), case.tolerance)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("share", [0.1, 0.6])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_budget(family, share, optimizer):
+    case = Case(family, optimizer, rows=families()[family].budget_rows)
+    budget = budget_of(case, share)
+    result = run(case, "rescue", budget=budget)
+    if assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance) == "refused":
+        assert any(result.reasons), f"no reason in the report\n{result.command}"
+        assert "koila" in result.log, "nothing was logged"
+
+
+@pytest.mark.parametrize("family", ["create_graph", "inner_hook", "no_batch", "row_too_big"])
+def test_is_refused_and_says_why(family):
+    case = Case(family, "sgd", rows=families()[family].budget_rows)
+    budget = budget_of(case, 0.1)
+    result = run(case, "rescue", budget=budget)
+    assert assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result) == "refused"
+    assert any(result.reasons)
+
+
+@pytest.mark.parametrize("family", ["catches_itself", "catches_and_gives_up"])
+def test_program_that_handles_the_error_itself(family):
+    """If koila rescues, the program never learns; if not, it goes on as it would have."""
+    case = Case(family, "sgd", rows=families()[family].budget_rows)
+    budget = budget_of(case, 0.3)
+    result = run(case, "rescue", budget=budget)
+    if result.rescued:
+        assert_equal(plain(case), result, case.tolerance)
+    else:
+        assert_equal(run(case, "track", budget=budget), result, tolerance=0)
