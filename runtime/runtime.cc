@@ -35,6 +35,15 @@ bool is_writable_folder(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && access(path.c_str(), W_OK | X_OK) == 0;
 }
 
+// A path as it was meant when the program was started: it may change its folder before a report is written.
+std::string from_here(const std::string& path) {
+  if (path.empty() || path.front() == '/') return path;
+  char* here = get_current_dir_name();
+  const std::string absolute = here != nullptr ? std::string(here) + "/" + path : path;
+  std::free(here);
+  return absolute;
+}
+
 // What the environment alone does not tell. Both add to the problems, as parse_config does.
 
 std::string find_spill_dir(ParsedConfig& parsed) {
@@ -65,6 +74,8 @@ Runtime::Runtime(Config config) : config_(std::move(config)) {}
 bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
   if (parsed.config.mode == KOILA_MODE_OFF) return false;
+  for (ReportTarget& target : parsed.config.reports) target.path = from_here(target.path);
+  parsed.config.log_file = from_here(parsed.config.log_file);
   log::open(parsed.config.log_level, parsed.config.log_file);
   const std::string spill_dir = find_spill_dir(parsed);
   const std::int64_t cpu_budget = find_cpu_budget(parsed);

@@ -22,6 +22,14 @@ void trace(const std::string& line) {
   std::fclose(file);
 }
 
+// Whether torch/_C has made its Python types; false in a program without Python.
+bool python_is_ready() {
+  void* library = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr) return false;
+  auto** type = static_cast<void**>(dlsym(library, "THPGeneratorClass"));
+  return type != nullptr && *type != nullptr;
+}
+
 // As returned by value through memory, like std::vector.
 struct ThreePointers {
   void* pointers[3];
@@ -83,7 +91,8 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   const koila_settings* settings = runtime->settings;
   trace("attach torch=" + std::string(torch_version) + " mode=" + std::to_string(settings->mode) + " microbatch=" +
         std::to_string(settings->microbatch) + " budget=" + std::to_string(settings->cpu_budget_bytes) + " spill=" + settings->spill_dir +
-        " found=" + std::to_string(found) + " operators=" + std::to_string(operators()));
+        " found=" + std::to_string(found) + " operators=" + std::to_string(operators()) +
+        " python=" + std::to_string(python_is_ready()));
   if (std::getenv("FAKE_GLUE_FAIL") != nullptr) return 1;
   if (redirects[KOILA_ENGINE_EXECUTE].real != nullptr) *redirects[KOILA_ENGINE_EXECUTE].slot = reinterpret_cast<void*>(&execute);
   if (redirects[KOILA_TENSOR_TO_NUMPY].real != nullptr) *redirects[KOILA_TENSOR_TO_NUMPY].slot = reinterpret_cast<void*>(&to_numpy);

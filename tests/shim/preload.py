@@ -30,9 +30,9 @@ class Preload:
     def trace_file(self) -> pathlib.Path:
         return self.folder / "trace"
 
-    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, cwd: pathlib.Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = clean_environment(LD_PRELOAD=str(self.library), FAKE_GLUE_TRACE=str(self.trace_file)) | variables
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300)
 
     def python(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-c", code, **variables)
