@@ -87,6 +87,8 @@ def test_a_foreign_init_module_is_left_alone(real: Preload, tmp_path) -> None:
     code = f"import ctypes; f = ctypes.CDLL({str(library)!r}).outer; f.restype = ctypes.c_double; print(f())"
     done = real.python(code)
     assert (done.stdout, done.stderr, done.returncode) == ("6.5\n", "", 0)
+    # Once torch's own is there too, each caller still gets what it means.
+    assert real.python("import torch; " + code).stdout == "6.5\n"
     linked = tmp_path / "linked"
     main = tmp_path / "main.c"
     main.write_text('#include <stdio.h>\ndouble outer(void);\nint main(void) { printf("%g\\n", outer()); return 0; }\n')
