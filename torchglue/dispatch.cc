@@ -62,7 +62,8 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
     if (q.must_read.defined()) return;
     TensorSpec& spec = q.call.args()[i].tensors[j < 0 ? 0 : j];
     describe(spec, t);
-    SplitArgument split{t};
+    SplitArgument split;
+    split.tensor = t;
     const auto entry = registry.find(t.unsafeGetTensorImpl());
     if (entry.region != nullptr) {
       const bool real = entry.region->materialised(entry.value);

@@ -14,7 +14,7 @@ using NodePtr = decltype(torch::autograd::Edge::function);
 template <class T, class... Args>
 NodePtr make_node(Args&&... args) {
 #if __has_include(<torch/csrc/autograd/node.h>)
-  return NodePtr::reclaim(new T(std::forward<Args>(args)...));
+  return c10::make_intrusive<T>(std::forward<Args>(args)...);
 #else
   return NodePtr(new T(std::forward<Args>(args)...), torch::autograd::deleteNode);
 #endif

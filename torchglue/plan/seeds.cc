@@ -1,5 +1,7 @@
 #include "torchglue/plan/seeds.h"
 
+#include <c10/util/flat_hash_map.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -67,8 +69,17 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   const auto is_split = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
   };
+  // Groups that an operator without a rule writes to in place (labels that are masked): no gradient goes through them, so they stay
+  // what they are, whole, and are sliced where they are read.
+  ska::flat_hash_set<uint32_t> whole;
+  for (const TapeOp& op : tape.ops()) {
+    if (!op.in_place || op.outputs.empty() || op.outputs[0] == kNoTapeValue) continue;
+    const TapeValue& written = tape.values()[op.outputs[0]];
+    if (!written.requires_grad && op_traits(op.op).rule == nullptr) whole.insert(written.group);
+  }
   for (const TapeOp& op : tape.ops()) {
     if (!is_split(op)) continue;
+    if (!op.outputs.empty() && op.outputs[0] != kNoTapeValue && whole.count(tape.values()[op.outputs[0]].group)) continue;
     const OpTraits& traits = op_traits(op.op);
     OpCall call = call_on_tape(tape, op, batch, placement);
     const Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;

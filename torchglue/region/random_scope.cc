@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <atomic>
+#include <cstring>
+
 namespace koila {
 
 namespace {
@@ -18,13 +21,22 @@ uint64_t finalise(uint64_t x) {
 
 }  // namespace
 
-uint64_t draw_seed(at::Device device) {
+uint64_t fresh_seed(at::Device device) {
+  static std::atomic<uint64_t> count{0};
   at::Generator generator = default_generator(device);
-  if (device.is_cpu()) {
+  at::Tensor state;
+  {
     std::lock_guard lock(generator.mutex());
-    return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+    state = generator.get_state();
   }
-  return static_cast<uint64_t>(at::randint(INT64_MAX, {1}, at::TensorOptions().dtype(at::kLong).device(device)).item<int64_t>());
+  uint64_t seed = ++count;
+  const auto* bytes = state.const_data_ptr<uint8_t>();
+  for (int64_t i = 0; i + 8 <= state.numel(); i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, 8);
+    seed = finalise(seed ^ word);
+  }
+  return seed;
 }
 
 uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {

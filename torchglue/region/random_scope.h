@@ -8,8 +8,9 @@
 
 namespace koila {
 
-// One draw from the device's default generator: where a region's draws start from.
-uint64_t draw_seed(at::Device device);
+// Where a region's draws start from: another number each time, made from the state of the device's default generator and not drawn from
+// it. So the program's own draws (data, shuffles) go on as if the region had drawn nothing.
+uint64_t fresh_seed(at::Device device);
 
 uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b, uint64_t c);
 

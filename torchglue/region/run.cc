@@ -137,7 +137,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   }
   if (in.random) {
     if (!seeded_) {
-      seed_ = draw_seed(device_);
+      seed_ = fresh_seed(device_);
       seeded_ = true;
     }
     // The draws of an operator depend on the rows alone, so that recomputation repeats them.
