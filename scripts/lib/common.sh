@@ -22,7 +22,8 @@ jobs() {
   echo $((fit < cores ? fit : cores))
 }
 
-meson() { "$root/.venv/bin/meson" "$@"; }
+# Not .venv/bin/meson: where the user's Python has Meson, .venv sees it and has no script of its own.
+meson() { "$python" -m mesonbuild.mesonmain "$@"; }
 
 # Runs a step whose output matters only when it fails.
 quietly() {
