@@ -73,9 +73,13 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
         return;
       }
       // A value that exists is as good as any real tensor, unless its gradient must reach the region.
-      if (real && !(entry.region->open() && grad_mode && t.requires_grad())) return;
-      split.region = entry.region;
-      split.value = entry.value;
+      if (real && !(grad_mode && t.requires_grad())) return;
+      if (!real || entry.region->open()) {
+        split.region = entry.region;
+        split.value = entry.value;
+      } else {  // another region may go on from it
+        entry.region->consume(entry.value);
+      }
       split.placement = entry.region->value(entry.value).placement;
       split.batch = entry.region->batch();
       split.micro_batch = entry.region->micro_batch();
@@ -87,6 +91,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
       if (t.has_storage() && registry.find_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()).first != nullptr) q.must_read = t;
       return;
     }
+    if (split.region == nullptr && !split.placement.is_shard()) return;
     spec.placement = split.placement;
     q.split.push_back(std::move(split));
   });

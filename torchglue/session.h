@@ -38,6 +38,7 @@ class Marks {
 struct Session {
   const koila_runtime* runtime = nullptr;
   bool rescue = false;       // mode is rescue or lazy
+  bool converting = false;   // operators of a step on the tape are run again: nothing is recorded
   int engine_depth = 0;      // nested Engine::execute calls of the owner's step
   Tape tape;
   Marks marks;

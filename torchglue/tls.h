@@ -1,6 +1,7 @@
 // The thread-local state that changes what an operator means, recorded with each call and restored for a replay.
 #pragma once
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKey.h>
@@ -31,7 +32,7 @@ struct OpState {
 };
 
 // Puts a recorded state in force for a replay, the interceptor left out. `allow_grad` false: grad mode is off whatever was recorded.
-// Autocast's weight cache is off: its entries would carry the graph of one micro-batch into the next.
+// The program's saved-tensor hooks are off: unpacking would call its Python code on deferred tensors. Autocast's weight cache is off: its entries would carry the graph of one micro-batch into the next.
 class OpStateGuard {
  public:
   OpStateGuard(const OpState& state, bool allow_grad)
@@ -39,7 +40,9 @@ class OpStateGuard {
         autograd_(c10::AutogradState::get_tls_state()),
         autocast_cpu_(at::autocast::get_autocast_dtype(at::kCPU)),
         autocast_cuda_(at::autocast::get_autocast_dtype(at::kCUDA)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
+        cache_(at::autocast::is_autocast_cache_enabled()),
+        saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
+    if (!saved_tensor_hooks_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state({});
     c10::AutogradState autograd = autograd_;
     autograd.set_grad_mode(state.grad_mode && allow_grad);
     autograd.set_inference_mode(state.inference_mode);
@@ -49,6 +52,7 @@ class OpStateGuard {
     at::autocast::set_autocast_cache_enabled(false);
   }
   ~OpStateGuard() {
+    if (!saved_tensor_hooks_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
     at::autocast::set_autocast_cache_enabled(cache_);
     at::autocast::set_autocast_dtype(at::kCUDA, autocast_cuda_);
     at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_);
@@ -63,6 +67,7 @@ class OpStateGuard {
   at::ScalarType autocast_cpu_;
   at::ScalarType autocast_cuda_;
   bool cache_;
+  at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;
 };
 
 // Leaves the interceptor out for what koila itself runs.

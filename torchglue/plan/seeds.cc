@@ -61,40 +61,59 @@ OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std
 
 Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) {
   Plan plan;
-  plan.batch = batch;
-  plan.placements.resize(tape.values().size());
-  for (const Seed& seed : seeds) plan.placements[seed.value] = seed.placement;
-  plan.seeds = std::move(seeds);
+  // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so
+  // they stay what they are, whole, and are sliced where they are read.
+  ska::flat_hash_set<uint32_t> whole;
   const auto placement = [&](TapeValueId v) { return plan.placements[v]; };
   const auto is_split = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
   };
-  // Groups that an operator without a rule writes to in place (labels that are masked): no gradient goes through them, so they stay
-  // what they are, whole, and are sliced where they are read.
-  ska::flat_hash_set<uint32_t> whole;
-  for (const TapeOp& op : tape.ops()) {
-    if (!op.in_place || op.outputs.empty() || op.outputs[0] == kNoTapeValue) continue;
-    const TapeValue& written = tape.values()[op.outputs[0]];
-    if (!written.requires_grad && op_traits(op.op).rule == nullptr) whole.insert(written.group);
-  }
-  for (const TapeOp& op : tape.ops()) {
-    if (!is_split(op)) continue;
-    if (!op.outputs.empty() && op.outputs[0] != kNoTapeValue && whole.count(tape.values()[op.outputs[0]].group)) continue;
-    const OpTraits& traits = op_traits(op.op);
-    OpCall call = call_on_tape(tape, op, batch, placement);
-    const Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
-    if (verdict == Verdict::kReal) continue;
-    const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
-    for (size_t i = 0; i < op.outputs.size(); ++i) {
-      const TapeValueId out = op.outputs[i];
-      if (out == kNoTapeValue) continue;
-      const TapeValue& value = tape.values()[out];
-      if (verdict == Verdict::kLocal) {
-        const size_t number = list ? 0 : i;
-        plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
-        if (!plan.placements[out].is_replicate() && !value.is_view && !op.in_place) plan.bytes += bytes_of(value);
-      } else if (!value.is_view) {
-        plan.placements[out] = guess(value, call, batch);
+  const auto descends = [&](const TapeOp& op) {
+    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan.descends[r.value] != 0; });
+  };
+  for (bool again = true; again;) {
+    again = false;
+    plan = Plan{};
+    plan.batch = batch;
+    plan.seeds = seeds;
+    plan.placements.resize(tape.values().size());
+    plan.descends.resize(tape.values().size());
+    for (const Seed& seed : seeds) {
+      plan.placements[seed.value] = seed.placement;
+      plan.descends[seed.value] = 1;
+    }
+    for (const TapeOp& op : tape.ops()) {
+      if (!descends(op)) continue;
+      const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
+      if (first != kNoTapeValue && whole.count(tape.values()[first].group)) continue;
+      for (TapeValueId out : op.outputs) {
+        if (out != kNoTapeValue) plan.descends[out] = 1;
+      }
+      if (!is_split(op)) continue;
+      const OpTraits& traits = op_traits(op.op);
+      OpCall call = call_on_tape(tape, op, batch, placement);
+      const Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+      if (op.in_place && first != kNoTapeValue && !tape.values()[first].requires_grad) {
+        const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && op.refs[0].arg == 0 && call.outputs()[0] == plan.placements[op.refs[0].value];
+        if (!kept) {
+          whole.insert(tape.values()[first].group);
+          again = true;
+          break;
+        }
+      }
+      if (verdict == Verdict::kReal) continue;
+      const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+      for (size_t i = 0; i < op.outputs.size(); ++i) {
+        const TapeValueId out = op.outputs[i];
+        if (out == kNoTapeValue) continue;
+        const TapeValue& value = tape.values()[out];
+        if (verdict == Verdict::kLocal) {
+          const size_t number = list ? 0 : i;
+          plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
+          if (!plan.placements[out].is_replicate() && !value.is_view && !op.in_place) plan.bytes += bytes_of(value);
+        } else if (!value.is_view) {
+          plan.placements[out] = guess(value, call, batch);
+        }
       }
     }
   }
@@ -102,30 +121,23 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   return plan;
 }
 
-std::optional<Plan> choose_seeds(const Tape& tape) {
+std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves) {
   const auto& values = tape.values();
-  std::vector<TapeValueId> candidates;
-  for (TapeValueId v = 0; v < values.size(); ++v) {
-    const TapeValue& value = values[v];
-    if (value.is_capture() && !value.requires_grad && !value.sizes.empty() && value.lock().defined()) candidates.push_back(v);
-  }
+  const auto score = [&](const Plan& plan) { return std::make_pair(serves(plan), plan.bytes); };
   std::optional<Plan> best;
-  const auto consider = [&](TapeValueId v) {
-    const TapeValue& value = values[v];
-    for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
-      if (value.sizes[dim] < 2) continue;
-      Plan plan = infer_placements(tape, value.sizes[dim], {{v, Placement::shard(static_cast<int64_t>(dim))}});
-      if (plan.bytes == 0 && !plan.reaches_pending) continue;
-      if (!best || std::make_pair(plan.bytes, plan.reaches_pending) > std::make_pair(best->bytes, best->reaches_pending)) best = std::move(plan);
-    }
-  };
-  for (TapeValueId v : candidates) consider(v);
-  if (!best) {  // inputs that require grad
+  std::vector<TapeValueId> candidates;
+  // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
+  for (bool requires_grad : {false, true}) {
+    if (best && serves(*best)) break;
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
-      if (value.is_capture() && value.requires_grad && !value.sizes.empty() && value.lock().defined()) {
-        candidates.push_back(v);
-        consider(v);
+      if (!value.is_capture() || value.requires_grad != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
+      candidates.push_back(v);
+      for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
+        if (value.sizes[dim] < 2) continue;
+        Plan plan = infer_placements(tape, value.sizes[dim], {{v, Placement::shard(static_cast<int64_t>(dim))}});
+        if (plan.bytes == 0 && !plan.reaches_pending) continue;
+        if (!best || score(plan) > score(*best)) best = std::move(plan);
       }
     }
   }
@@ -138,7 +150,7 @@ std::optional<Plan> choose_seeds(const Tape& tape) {
       std::vector<Seed> seeds = best->seeds;
       seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / best->batch)});
       Plan plan = infer_placements(tape, best->batch, std::move(seeds));
-      if (plan.bytes > best->bytes || (plan.bytes == best->bytes && plan.reaches_pending && !best->reaches_pending)) {
+      if (score(plan) > score(*best)) {
         best = std::move(plan);
         break;
       }

@@ -23,6 +23,7 @@ struct Plan {
   int64_t batch = 0;
   std::vector<Seed> seeds;
   std::vector<Placement> placements;  // by tape value
+  std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
   int64_t bytes = 0;                  // of the values that operators inside regions made: what splitting can save
   bool reaches_pending = false;       // the call in flight reads something split
 };
@@ -36,7 +37,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds);
 // Note [A wrong seed costs speed]
 // Every capture and dimension is a candidate, also one that is no batch at all: a split that the rules carry is exact whatever it means
 // to the program. So the choice is greedy by bytes: first the seed whose plan saves most, then every further capture that goes along
-// with it. Nothing: no capture has a dimension that the rules can split.
-std::optional<Plan> choose_seeds(const Tape& tape);
+// with it. Plans that serve (reach the call in flight, or the roots of backward) come before those that do not.
+// Nothing: no capture has a dimension that the rules can split.
+std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves);
 
 }  // namespace koila

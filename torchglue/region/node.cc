@@ -146,9 +146,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   for (const auto& [value, gradient] : roots) keep.push_back(value);
   const Schedule roots_only = schedule(keep);
   check_hooks(roots_only);
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    if (roots_only.needed[i]) differentiated_.insert(i);
-  }
+  for (size_t i : differentiable_path(keep)) differentiated_.insert(i);
 
   // What the program holds gets its value on the way: after backward the parameters may change.
   std::vector<Held> held;
@@ -287,10 +285,8 @@ void Region::backward_done() {
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Value& value = values_[id];
     if ((value.impl == nullptr && !value.consumed) || !value.requires_grad) continue;
-    const Schedule plan = schedule({id});
-    bool untouched = true;
-    for (size_t i = 0; i < instructions_.size(); ++i) untouched &= !plan.needed[i] || differentiated_.count(i) == 0;
-    if (untouched) return;
+    const auto path = differentiable_path({id});
+    if (std::none_of(path.begin(), path.end(), [&](size_t i) { return differentiated_.count(i) > 0; })) return;
   }
   release();
 }

@@ -260,6 +260,7 @@ class Region : public std::enable_shared_from_this<Region> {
     std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
   };
   Schedule schedule(const std::vector<ValueId>& keep) const;
+  std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through
   void run(Frame& frame, size_t until, const Schedule* schedule);
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);

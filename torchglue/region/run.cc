@@ -91,7 +91,11 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand) {
       local = use_local(frame, operand.id);
       break;
   }
-  if (operand.weighted) local = local * (static_cast<double>(frame.rows.count()) / static_cast<double>(batch_));
+  if (operand.weighted) {
+    const bool number = local.unsafeGetTensorImpl()->is_wrapped_number();
+    local = local * (static_cast<double>(frame.rows.count()) / static_cast<double>(batch_));
+    if (number) local.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
   return local;
 }
 
@@ -196,6 +200,24 @@ Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
     }
   }
   return s;
+}
+
+std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from) const {
+  std::vector<char> value(values_.size(), 0);
+  for (ValueId v : from) value[v] = 1;
+  std::vector<size_t> path;
+  for (size_t i = instructions_.size(); i-- > 0;) {
+    const Instruction& in = instructions_[i];
+    const bool on_path = std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && value[out] && values_[out].requires_grad; });
+    if (!on_path) continue;
+    path.push_back(i);
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue && values_[o.id].requires_grad) value[o.id] = 1;
+      }
+    }
+  }
+  return path;
 }
 
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {

@@ -71,12 +71,12 @@ bool served(const Leaf& leaf) {
   return gradient.unsafeGetTensorImpl() != leaf.gradient || version_of(gradient) != leaf.version;
 }
 
-// Which value on the tape each root of the pass is. Throws CannotConvert when one is not split.
+// Which value on the tape each root of the pass is. Undefined where it is none.
 std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
   std::vector<at::Tensor> tensors(roots.size());
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || plan.placements[v].is_replicate()) continue;
+    if (value.is_capture() || !plan.descends[v]) continue;
     const at::Tensor t = value.lock();
     if (!t.defined() || !t.grad_fn()) continue;
     for (size_t r = 0; r < roots.size(); ++r) {
@@ -105,7 +105,10 @@ void release_graph(const edge_list& roots, const ska::flat_hash_set<Node*>& keep
 edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
   Session& s = session();
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
-  const auto plan = choose_seeds(s.tape);
+  const auto plan = choose_seeds(s.tape, [&](const Plan& p) {
+    const auto tensors = root_tensors(s.tape, p, roots);
+    return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
+  });
   if (!plan || plan->bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, *plan, roots);
   for (const at::Tensor& t : tensors) {
@@ -116,7 +119,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     const TapeValue& value = s.tape.values()[v];
     const at::Tensor t = value.lock();
     if (!t.defined() || !t.grad_fn()) continue;
-    if (value.is_capture() || plan->placements[v].is_replicate()) {
+    if (value.is_capture() || !plan->descends[v]) {
       outside.insert(t.grad_fn().get());
       continue;
     }

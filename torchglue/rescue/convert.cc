@@ -33,6 +33,17 @@ std::string describe(const TapeValue& v) {
   return text + "]";
 }
 
+bool is_running_statistic(const std::string& argument) { return argument == "running_mean" || argument == "running_var"; }
+
+// Whether a normalisation uses the batch's statistics, and so neither needs nor leaves alone the running ones.
+bool in_training(const TapeOp& op) {
+  const auto& arguments = op.op.schema().arguments();
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    if (arguments[a].name() == "training" || arguments[a].name() == "use_input_stats") return op.args[a].isBool() && op.args[a].toBool();
+  }
+  return false;
+}
+
 // Which operators must be brought over: those that a live split value descends from.
 std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   const auto& ops = tape.ops();
@@ -45,7 +56,9 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
     group[values[v].group] = true;
   };
   for (TapeValueId v = 0; v < values.size(); ++v) {
-    if (!values[v].is_capture() && !plan.placements[v].is_replicate() && values[v].held_elsewhere()) need(v);
+    // What descends from split values without being split has its value already; only its graph must be made anew.
+    const bool concerned = !plan.placements[v].is_replicate() || (plan.descends[v] && values[v].requires_grad);
+    if (!values[v].is_capture() && concerned && values[v].held_elsewhere()) need(v);
   }
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) {
@@ -54,7 +67,7 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   }
   for (size_t i = ops.size(); i-- > 0;) {
     for (TapeValueId out : ops[i].outputs) {
-      if (out == kNoTapeValue || plan.placements[out].is_replicate()) continue;
+      if (out == kNoTapeValue || !plan.descends[out]) continue;
       if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
     }
     if (!needed[i]) continue;
@@ -192,7 +205,7 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
   std::vector<torch::autograd::Node*> stack;
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || plan.placements[v].is_replicate()) continue;
+    if (value.is_capture() || !plan.descends[v]) continue;
     const at::Tensor t = value.lock();
     if (!t.defined()) continue;
     if (tape.find(t.unsafeGetTensorImpl()) == v && t.requires_grad() != value.requires_grad) {
@@ -231,7 +244,9 @@ void check_convertible(const Tape& tape, const Plan& plan) {
       if (!kept) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
-      if (plan.placements[ref.value].is_replicate() || tape.values()[ref.value].is_capture()) real.check(ref.value, ref.version);
+      const std::string& argument = op.op.schema().arguments()[ref.arg].name();
+      if (traits.silent_effect && is_running_statistic(argument)) continue;
+      if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture()) real.check(ref.value, ref.version);
     }
   }
 }
@@ -279,6 +294,11 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
 
 void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   Session& s = session();
+  struct Converting {
+    Session& s;
+    explicit Converting(Session& session) : s(session) { s.converting = true; }
+    ~Converting() { s.converting = false; }
+  } converting(s);
   const auto needed = needed_ops(tape, plan);
   at::Device device = tape.values()[plan.seeds[0].value].lock().device();
   s.current.reset();
@@ -316,6 +336,11 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
     torch::jit::Stack stack = RealValues::arguments(op, tensor_of);
+    if (traits.silent_effect && in_training(op)) {  // the statistics have been updated when it ran first
+      for (size_t a = 0; a < stack.size(); ++a) {
+        if (is_running_statistic(op.op.schema().arguments()[a].name())) stack[a] = c10::IValue();
+      }
+    }
 
     // The rule's answer for the placements as they came out, which may differ from the plan's guess after an operator without a rule.
     ska::flat_hash_map<TapeValueId, Placement> placements;

@@ -32,7 +32,7 @@ bool free_first_frames() {
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
-  const auto plan = choose_seeds(s.tape);
+  const auto plan = choose_seeds(s.tape, [](const Plan& p) { return p.reaches_pending; });
   if (!plan) throw CannotConvert("nothing that the step has computed so far can be split along a dimension of its inputs.");
   if (!c10::AutogradState::get_tls_state().get_grad_mode() && s.tape.pending() != nullptr) {
     for (const TapeRef& ref : s.tape.pending()->refs) {
@@ -57,10 +57,12 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
             std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-  const bool may_repeat = !op_traits(op).writes;
+  const OpTraits& traits = op_traits(op);
+  const bool may_repeat = !traits.writes && !traits.silent_effect;
   std::string reason;
   int64_t batch = 0;
   try {
+    if (traits.silent_effect) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
   } catch (const CannotConvert& why) {
     reason = why.what();
@@ -103,6 +105,10 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const auto last = torch::jit::last(*stack, count);
   const Arguments arguments(last.begin(), last.end());
   const size_t bottom = stack->size() - count;
+  if (s.converting) {
+    run_plainly(op, keys, stack);
+    return;
+  }
   s.tape.begin(op, arguments);
   std::exception_ptr ran_out;
   try {

@@ -76,6 +76,11 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
         pending_->refs.clear();
       }
       record_ = false;
+    } else {
+      // Whatever this tensor was on the tape, it is not any more.
+      TapeValue& old = values_[it->second];
+      old.weak.reset();
+      old.strong.reset();
     }
   }
   groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
@@ -84,6 +89,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
 
 void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {
   const TapeValueId value = look_up(tensor);
+  // Numbers that Python wrapped as tensors live no longer than the call.
+  if (values_[value].is_capture() && tensor.dim() == 0 && !values_[value].strong.defined()) values_[value].strong = tensor;
   pending_->refs.push_back({arg, element, value, version_of(tensor)});
 }
 

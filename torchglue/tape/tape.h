@@ -22,10 +22,10 @@ inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
 
 // Note [What the tape holds]
-// The tape must not change the program's memory, so tensors are held weakly, with two exceptions that cost nothing in a training step:
+// The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost nothing in a training step:
 // a tensor that enters the differentiable part without being differentiable itself (input data, labels, masks, random draws) and a
 // capture of such an operator are held strongly, until the tape is cut at the end of the backward pass or collect() finds that no
-// live value descends from them. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
+// live value descends from them; and so are 0-dim captures. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
 struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
 
