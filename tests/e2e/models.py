@@ -1051,6 +1051,7 @@ class InputGradient(Vectors):
     """The batch itself requires grad: its gradient is gathered, row by row."""
 
     symmetric = False  # the gradients of the rows go where the rows are
+    held_per_row = 2 * 24 * 4
 
     def model(self):
         return nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 10))

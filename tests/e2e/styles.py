@@ -218,6 +218,8 @@ class SeveralLosses(Images):
 
 @family
 class Mixup(SmallNet):
+    held_per_row = 4 * 24 * 4
+
     def loss(self, model, x, y):
         order = torch.randperm(x.size(0))
         x = 0.7 * x + 0.3 * x[order]
@@ -363,6 +365,8 @@ class BackwardInputs(SmallNet):
 class VectorBackward(SmallNet):
     """backward on something that is no scalar, with a gradient given."""
 
+    held_per_row = 4 * 10 * 8
+
     def step(self, model, optimizer, data, record):
         x, y = data
         out = model(x)
@@ -382,6 +386,7 @@ class Gan(Task):
     budget_rows = 512
     learning_rate = {"sgd": 0.02, "adamw": 1e-3}
     symmetric = False
+    held_per_row = 8  # the two targets
 
     def model(self):
         return nn.ModuleDict({
@@ -526,6 +531,8 @@ class Evaluation(SmallNet):
 class Accuracy(SmallNet):
     """Counts from the outputs after backward and after the step."""
 
+    held_per_row = 10 * 4 + 3 * (4 + 8 + 1)
+
     def step(self, model, optimizer, data, record):
         x, y = data
         output = model(x)
@@ -555,6 +562,8 @@ class ChangingBatch(SmallNet):
 
 @family
 class Dataloader(SmallNet):
+    held_per_row = 2 * (24 * 4 + 8)
+
     def step(self, model, optimizer, data, record):
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=len(data[0]) - 2, shuffle=True)
         for i, (x, y) in enumerate(loader):

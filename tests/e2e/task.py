@@ -22,6 +22,9 @@ class Task:
     name = None
     rows = 11  # a prime: of the micro-batches only 1 divides it
     budget_rows = 64  # rows where memory is measured: activations must outweigh parameters about thirty times
+    # Bytes a row that the program itself keeps, at full batch, beside the batch and while the step runs: copies of the batch, outputs that
+    # it reads. No micro-batching can do without them.
+    held_per_row = 0
     steps = 5
     tolerance = 1e-5
     # True: koila has to rescue it. False: it may as well hand on the plain error, with the plain state.
