@@ -254,6 +254,12 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     if (!any) return false;
     Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
 
+    if (session().runtime->settings->log_level == KOILA_LOG_TRACE) {
+      std::string text = "lazy " + op.schema().name() + " verdict " + std::to_string(static_cast<int>(verdict)) + " batch " + std::to_string(region->batch());
+      for (const SplitArgument& a : q.split) text += " " + to_string(a.placement) + (a.region == nullptr ? " real" : a.region == region.get() ? "" : " elsewhere");
+      session().log(KOILA_LOG_TRACE, text);
+    }
+
     if (verdict == Verdict::kReal) {
       run_plainly(op, keys, stack);
       return true;

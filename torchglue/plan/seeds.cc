@@ -68,6 +68,13 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   const auto is_split = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
   };
+  // A call that cannot be made again: something that it read is gone. What it gave is taken as it is.
+  const auto broken = [&](const TapeOp& op) {
+    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
+      const TapeValue& v = tape.values()[r.value];
+      return v.is_capture() && !v.strong.defined() && v.weak.expired();
+    });
+  };
   const auto descends = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan.descends[r.value] != 0; });
   };
@@ -83,7 +90,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       plan.descends[seed.value] = 1;
     }
     for (const TapeOp& op : tape.ops()) {
-      if (!descends(op)) continue;
+      if (!descends(op) || broken(op)) continue;
       const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
       if (first != kNoTapeValue && whole.count(tape.values()[first].group)) continue;
       for (TapeValueId out : op.outputs) {

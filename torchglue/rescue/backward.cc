@@ -254,6 +254,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   struct EndOfStep {
     ~EndOfStep() { end_step(); }
   } end;
+  for (const at::Tensor& t : inputs) materialise_tensor(t);
   const Depth depth(s.engine_depth);
   return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
 }

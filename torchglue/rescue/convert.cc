@@ -377,6 +377,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
 
     std::vector<Region::KnownOutput> outputs;
     bool view_of_capture = false;
+    bool same_storage = true;
     if (known) {
       const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
       for (size_t o = 0; o < op.outputs.size(); ++o) {
@@ -387,6 +388,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
           break;
         }
         const TapeValue& value = tape.values()[out];
+        const at::Tensor alive = value.weak.expired() ? at::Tensor() : value.lock();
         for (const TapeRef& ref : op.refs) {
           const TapeValue& in = tape.values()[ref.value];
           const bool same = ref.value == out || (op.in_place && in.group == value.group && ref.arg == 0);
@@ -397,6 +399,8 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
               k.alias_of = entry.value;
             } else {
               view_of_capture = true;
+              // The program's own view will do, unless what it is a view of has been made anew.
+              same_storage &= alive.defined() && alive.storage().is_alias_of(tensor_of(ref).storage());
             }
           }
         }
@@ -404,7 +408,6 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
         k.requires_grad = value.requires_grad;
         if (k.handed_back.defined()) continue;
         if (k.placement.is_replicate()) known = false;
-        at::Tensor alive = value.weak.expired() ? at::Tensor() : value.lock();
         k.tensor = alive;
         k.sizes = value.sizes;
         k.strides = value.strides;
@@ -415,6 +418,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
         if (!alive.defined() && k.alias_of == kNoValue) k.storage = storage_of_group(tape, value.group);
       }
     }
+    s.log(KOILA_LOG_TRACE, "convert " + op.op.schema().name() + (known && !view_of_capture ? ": joins" : view_of_capture ? ": view of a seed" : ": runs again"));
     if (known && !view_of_capture) {
       const OpState& state = tape.state(op.state);
       auto tensors = region->add_known({op.op, call, stack, traits.rule->flags != 0 && (traits.rule->flags & kRandom) != 0, &state}, std::move(outputs));
@@ -423,7 +427,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     }
     if (view_of_capture) {
       // A view of a seed is real; the program's own when it is alive.
-      bool all_alive = true;
+      bool all_alive = same_storage;
       for (TapeValueId out : op.outputs) all_alive &= out != kNoTapeValue && tape.values()[out].lock().defined();
       if (all_alive) {
         const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;

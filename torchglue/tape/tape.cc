@@ -247,6 +247,11 @@ void Tape::pin_storage(const c10::StorageImpl* storage) {
   }
 }
 
+void Tape::settle(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id != kNoTapeValue && !values_[id].is_capture()) cut();
+}
+
 void Tape::cut() {
   ops_.clear();
   values_.clear();

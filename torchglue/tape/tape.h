@@ -76,6 +76,9 @@ class Tape {
   // Drops everything: the step is over.
   void cut();
 
+  // Cuts the tape if it made this tensor: a region has captured it.
+  void settle(const at::Tensor& tensor);
+
   // Drops what no live tensor descends from. Called by commit() now and then; public for the moment before a rescue.
   void collect();
 
