@@ -212,7 +212,9 @@ bool lazy_possible() {
   return s.marks.any() || deferred_registry().any() || !s.signatures.empty();
 }
 
-bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+namespace {
+
+bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = op_traits(op);
   const size_t count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(*stack, count);
@@ -231,7 +233,7 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
       hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
       continue;
     }
-    if (session().engine_depth > 0) {  // a hook, or an autograd.Function's backward: full values, and no new regions
+    if (session().engine_depth > 0 || traits.reads_value) {  // a hook, or an autograd.Function's backward: full values, and no new regions
       for (const SplitArgument& a : q.split) {
         if (a.region != nullptr) a.region->shared_from_this()->materialise({a.value});
       }
@@ -327,6 +329,24 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     }
     run_at_full_batch(op, keys, stack, q.split);
     return true;
+  }
+}
+
+}  // namespace
+
+bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  static thread_local int depth = 0;  // decomposed operators come back here
+  struct Depth {
+    Depth() { ++depth; }
+    ~Depth() { --depth; }
+  } const guard;
+  try {
+    return try_dispatch_lazily(op, keys, stack);
+  } catch (const std::exception& error) {
+    if (depth == 1 && is_out_of_memory(error)) {
+      report_refusal(describe_out_of_memory(op.schema().name()), "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
+    }
+    throw;
   }
 }
 

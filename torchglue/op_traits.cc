@@ -52,6 +52,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA);
+  traits.reads_value = schema.name() == "aten::resolve_conj" || schema.name() == "aten::resolve_neg";
   for (const char* name : {"aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
                            "aten::_batch_norm_impl_index"}) {
     traits.silent_effect |= schema.name() == name;

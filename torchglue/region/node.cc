@@ -96,14 +96,14 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
 
 // A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on.
 // On a tensor that only the outside reads (a loss) the engine has already run it.
-void Region::check_hooks(const Schedule& roots) {
+void Region::check_hooks() {
+  if (node_ == nullptr) return;
   constexpr const char* kReason = "a hook (register_hook, retain_grad) on a tensor inside the step would need that tensor's full gradient.";
   if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse(*this, kReason);
   size_t hooks = node_->tensor_pre_hooks().size() + node_->retains_grad_hooks().size();
   if (hooks == 0) return;
   std::vector<char> inner(values_.size(), 0);
   for (size_t i = 0; i < instructions_.size(); ++i) {
-    if (!roots.needed[i]) continue;
     for (const Argument& argument : instructions_[i].arguments) {
       for (const Operand& o : argument.operands) {
         if (o.kind == Operand::Kind::kValue) inner[o.id] = 1;
@@ -144,8 +144,6 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   const NoInterceptGuard no_intercept;
   std::vector<ValueId> keep;
   for (const auto& [value, gradient] : roots) keep.push_back(value);
-  const Schedule roots_only = schedule(keep);
-  check_hooks(roots_only);
   for (size_t i : differentiable_path(keep)) differentiated_.insert(i);
 
   // What the program holds gets its value on the way: after backward the parameters may change.
@@ -240,9 +238,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
       totals_.clear();
       std::rethrow_exception(ran_out);
     }
-    micro_batch_ = std::max<int64_t>(1, std::min(micro_batch_, end - position) / 2);
-    ++statistics.halvings;
-    session().signatures.shrink_to(batch_, micro_batch_);
+    halve(end - position);
     if (random && summed) {
       start_over();
       position = 0;

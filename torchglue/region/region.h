@@ -203,6 +203,8 @@ class Region : public std::enable_shared_from_this<Region> {
   bool materialised(ValueId value) const { return groups_[values_[value].group].materialised; }
   // Halves the micro-batch and forgets micro-batch 0. False when it is one row already.
   bool shrink();
+  // Refuses when the program hung a hook on a tensor whose full gradient the region never has. Before the engine runs any hook.
+  void check_hooks();
   // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
   bool drop_first_frame();
 
@@ -273,7 +275,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void store_rows(Held& held, const at::Tensor& local, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
-  void check_hooks(const Schedule& roots);
+  void halve(int64_t failed);  // rows that did not fit
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
   void bury_dead();
 

@@ -13,7 +13,9 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -257,10 +259,16 @@ bool Region::drop_first_frame() {
 
 bool Region::shrink() {
   if (micro_batch_ <= 1 || observed_random_) return false;
-  micro_batch_ = std::max<int64_t>(1, micro_batch_ / 2);
+  halve(micro_batch_);
+  return true;
+}
+
+void Region::halve(int64_t failed) {
+  micro_batch_ = std::max<int64_t>(1, std::min(micro_batch_, failed) / 2);
   ++statistics.halvings;
   drop_first_frame();
-  return true;
+  session().signatures.shrink_to(batch_, micro_batch_);
+  report_rescue(describe_out_of_memory("a micro-batch"), micro_batch_, batch_);
 }
 
 std::vector<ValueId> Region::in_use() const {
@@ -398,10 +406,8 @@ void Region::materialise(const std::vector<ValueId>& values) {
     frame = {};
     if (drop_first_frame()) continue;
     if (size == 1 || observed_random_) std::rethrow_exception(ran_out);
-    size = std::max<int64_t>(1, size / 2);
-    micro_batch_ = std::min(micro_batch_, size);
-    drop_first_frame();
-    ++statistics.halvings;
+    halve(size);
+    size = micro_batch_;
   }
   for (const Held& held : wanted) fill(held);
 }

@@ -182,6 +182,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     report_refusal(describe_out_of_memory("autograd.grad"), reason, 0);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
   }
+  for (const auto& region : s.live_regions()) region->check_hooks();
   const bool lazy = std::any_of(roots.begin(), roots.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
   if (s.forced_micro_batch() > 0 && !lazy && !s.tape.empty()) {
     edge_list split;

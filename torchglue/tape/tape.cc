@@ -8,7 +8,7 @@ namespace koila {
 
 namespace {
 
-constexpr size_t kCollectAtLeast = 1024;
+constexpr size_t kCollectAtLeast = 128;
 
 bool same_state(const OpState& a, const OpState& b) {
   return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode &&
@@ -324,7 +324,7 @@ void Tape::collect() {
   ops_ = std::move(ops);
   values_ = std::move(values);
   groups_ = std::move(groups);
-  collect_at_ = std::max(kCollectAtLeast, 2 * ops_.size());
+  collect_at_ = std::max(kCollectAtLeast, ops_.size() + ops_.size() / 2);
 }
 
 }  // namespace koila

@@ -121,7 +121,7 @@ class Tape {
 
   std::optional<TapeOp> pending_;
   bool record_ = false;  // whether commit() writes the pending call down
-  size_t collect_at_ = 1024;
+  size_t collect_at_ = 128;
 };
 
 // Version counter of a tensor; 0 for inference tensors, which have none.
