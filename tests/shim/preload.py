@@ -32,7 +32,7 @@ class Preload:
 
     def run(self, *command: str, cwd: pathlib.Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = clean_environment(LD_PRELOAD=str(self.library), FAKE_GLUE_TRACE=str(self.trace_file)) | variables
-        return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=1200)
 
     def python(self, code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-c", code, **variables)

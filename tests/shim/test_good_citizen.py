@@ -8,7 +8,7 @@ from preload import BUILD, Preload, clean_environment
 
 
 def plain(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(
