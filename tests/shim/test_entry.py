@@ -100,20 +100,20 @@ class TestAnotherTorch:
 class TestBadValues:
     def test_one_line_each_and_the_exit_status_stands(self, fake: Preload) -> None:
         bad = {
-            ("KOILA_CPU_MEMORY", "lots"): "using no budget",
-            ("KOILA_MODE", "on"): "using rescue",
-            ("KOILA_MICROBATCH", "0"): "using no fixed micro-batch",
-            ("KOILA_INJECT_OOM", "nth:x"): "using none",
-            ("KOILA_REPORT", "a.html"): "using stderr",
-            ("KOILA_SPILL_DIR", "/nonexistent"): "using /",
-            ("KOILA_LOG_FILE", "/dev/null/log"): "logging to stderr",
-            ("KOILA_CPU_MEMROY", "1GiB"): "did you mean KOILA_CPU_MEMORY?",
+            "KOILA_CPU_MEMORY": ("lots", "using no budget"),
+            "KOILA_MODE": ("on", "using rescue"),
+            "KOILA_MICROBATCH": ("0", "using no fixed micro-batch"),
+            "KOILA_INJECT_OOM": ("nth:x", "using none"),
+            "KOILA_REPORT": ("a.html", "using stderr"),
+            "KOILA_SPILL_DIR": ("/nonexistent", "using /"),
+            "KOILA_LOG_FILE": ("/dev/null/log", "logging to stderr"),
+            "KOILA_CPU_MEMROY": ("1GiB", "did you mean KOILA_CPU_MEMORY?"),
         }
-        done = fake.python("import torch, sys; sys.exit(7)", **dict(bad))
+        done = fake.python("import torch, sys; sys.exit(7)", **{name: value for name, (value, _) in bad.items()})
         assert done.returncode == 7
         lines = done.stderr.splitlines()
         assert len(lines) == len(bad)
-        for (name, value), expected in bad.items():
+        for name, (value, expected) in bad.items():
             (line,) = (line for line in lines if name in line.split("did you mean")[0])
             assert line.startswith("koila: ") and expected in line, value
         assert len(fake.trace()) == 1, "koila works on"
