@@ -31,8 +31,8 @@ class BatchNorm(Images):
 
     def model(self):
         return nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(200, 16), nn.BatchNorm1d(16),
-            nn.Tanh(), nn.Linear(16, 10))
+            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(),
+            nn.Linear(200, 16, bias=False), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 10))
 
 
 @family

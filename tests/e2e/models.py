@@ -1019,22 +1019,23 @@ class ForwardHooks(Vectors):
 
 @family
 class ParameterHooks(Vectors):
-    """Hooks on leaves see the whole gradient, once."""
+    """Hooks on leaves see the whole gradient, once. In which order the leaves come is the engine's affair."""
 
     def model(self):
         model = nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 10))
-        self.seen = []
+        self.seen, self.accumulated = [], []
 
         def scaled(gradient):
             self.seen.append(gradient.norm().item())
             return gradient * 0.5
 
         model[0].weight.register_hook(scaled)
-        model[2].bias.register_post_accumulate_grad_hook(lambda p: self.seen.append(p.grad.norm().item()))
+        model[2].bias.register_post_accumulate_grad_hook(lambda p: self.accumulated.append(p.grad.norm().item()))
         return model
 
     def finish(self, model, record):
         record.value("seen", torch.tensor(self.seen))
+        record.value("accumulated", torch.tensor(self.accumulated))
 
 
 @family
