@@ -1,0 +1,119 @@
+#include "tests/placement/cases.h"
+
+namespace koila::cases {
+
+namespace {
+
+void products(std::vector<Case>& cases) {
+  cases.insert(cases.end(), {
+    {"aten::mm", {shard({B, 3}), replicate({3, 4})}, kLocal, S(0)},
+    {"aten::mm", {shard({6 * B, 3}, 0, 2, 3), replicate({3, 4})}, kLocal, S(0, 2, 3)},
+    {"aten::mm", {replicate({4, 3}), shard({3, B}, 1)}, kLocal, S(1)},
+    {"aten::mm", {shard({3, B}, 1), shard({B, 4})}, kLocal, P()},           // x.T @ y
+    {"aten::mm", {shard({3, B}, 1), replicate({B, 4})}, kLocal, P()},
+    {"aten::mm", {shard({3, 2 * B}, 1, 2), shard({2 * B, 4}, 0, 1, 2)}, kNo},
+    {"aten::mm", {shard({B, 3}), shard({3, B}, 1)}, kNo},                   // x @ y.T mixes rows
+    {"aten::mm", {partial({2, 3}), replicate({3, 4})}, kLocal, P()},
+    {"aten::mm", {partial({2, 3}), partial({3, 4})}, kNo},
+    {"aten::mm", {partial({2, 3}), shard({3, B}, 1)}, kNo},
+    {"aten::bmm", {shard({B, 2, 3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {"aten::bmm", {shard({2 * B, 2, 3}, 0, 1, 2), replicate({2 * B, 3, 4})}, kLocal, S(0, 1, 2)},
+    {"aten::bmm", {shard({2, B, 3}, 1), replicate({2, 3, 4})}, kLocal, S(1)},
+    {"aten::bmm", {shard({2, 3, B}, 2), shard({2, B, 4}, 1)}, kLocal, P()},
+    {"aten::bmm", {shard({B, B, B}), shard({B, B, B}, 1)}, kNo},
+    {"aten::mv", {shard({B, 3}), replicate({3})}, kLocal, S(0)},
+    {"aten::mv", {shard({3, B}, 1), shard({B})}, kLocal, P()},
+    {"aten::dot", {shard({B}), replicate({B})}, kLocal, P()},
+    {"aten::dot", {partial({3}), replicate({3})}, kLocal, P()},
+    {"aten::vdot", {shard({B}), shard({B})}, kLocal, P()},
+    {"aten::outer", {shard({B}), replicate({3})}, kLocal, S(0)},
+    {"aten::outer", {replicate({3}), shard({B})}, kLocal, S(1)},
+    {"aten::outer", {shard({B}), shard({B})}, kNo},
+
+    {"aten::addmm", {replicate({4}), shard({B, 3}), replicate({3, 4})}, kLocal, S(0), {{"beta", 0.5}, {"alpha", 2.0}}},
+    {"aten::addmm", {replicate({B, 4}), shard({B, 3}), replicate({3, 4})}, kLocal, S(0)},
+    {"aten::addmm", {shard({B, 4}), shard({B, 3}), replicate({3, 4})}, kLocal, S(0)},
+    {"aten::addmm", {replicate({4}), shard({3, B}, 1), shard({B, 4})}, kLocal, P(), {{"beta", 0.5}, {"alpha", 2.0}}},
+    {"aten::addmm", {partial({3, 4}), shard({3, B}, 1), shard({B, 4})}, kLocal, P()},
+    {"aten::addmm", {replicate({4}), partial({2, 3}), replicate({3, 4})}, kLocal, P()},
+    {"aten::addmm", {partial({4}), shard({B, 3}), replicate({3, 4})}, kNo},
+    {"aten::addmm", {shard({B}), shard({B, 3}), replicate({3, B})}, kNo},
+    {"aten::addmv", {replicate({B}), shard({B, 3}), replicate({3})}, kLocal, S(0)},
+    {"aten::addmv", {replicate({3}), shard({3, B}, 1), replicate({B})}, kLocal, P()},
+    {"aten::addr", {replicate({B, 3}), shard({B}), replicate({3})}, kLocal, S(0)},
+    {"aten::baddbmm", {replicate({B, 2, 4}), shard({B, 2, 3}), shard({B, 3, 4})}, kLocal, S(0), {{"beta", 0.5}, {"alpha", 2.0}}},
+    {"aten::baddbmm", {replicate({2, 4}), shard({B, 2, 3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {"aten::baddbmm", {replicate({1, 2, 4}), shard({B, 2, 3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {"aten::addbmm", {replicate({2, 4}), shard({B, 2, 3}), shard({B, 3, 4})}, kLocal, P(), {{"beta", 0.5}, {"alpha", 2.0}}},
+    {"aten::addbmm", {replicate({B, 4}), shard({2, B, 3}, 1), replicate({2, 3, 4})}, kLocal, S(0)},
+
+    {"aten::linear", {shard({B, 3}), replicate({4, 3}), replicate({4})}, kLocal, S(0)},
+    {"aten::linear", {shard({2, B, 3}, 1), replicate({4, 3})}, kLocal, S(1)},
+    {"aten::linear", {shard({6 * B, 3}, 0, 3, 2), replicate({4, 3}), replicate({4})}, kLocal, S(0, 3, 2)},
+    {"aten::linear", {partial({2, 3}), replicate({4, 3}), replicate({4})}, kLocal, P()},
+    {"aten::linear", {shard({3, B}, 1), replicate({4, B})}, kNo},
+    {"aten::linear", {shard({B, 3}), shard({B, 3})}, kNo},
+    {"aten::bilinear", {shard({2, B, 3}, 1), shard({2, B, 4}, 1), replicate({2, 3, 4}), replicate({2})}, kLocal, S(1)},
+    {"aten::bilinear", {shard({B, 3}), replicate({B, 4}), replicate({2, 3, 4})}, kLocal, S(0)},
+  });
+}
+
+void matmuls(std::vector<Case>& cases) {
+  const char* op = "aten::matmul";
+  cases.insert(cases.end(), {
+    {op, {shard({B}), shard({B})}, kLocal, P()},
+    {op, {shard({B}), replicate({B, 3})}, kLocal, P()},
+    {op, {replicate({3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {op, {replicate({3}), shard({3, B}, 1)}, kLocal, S(0)},
+    {op, {shard({B, 3}), replicate({3})}, kLocal, S(0)},
+    {op, {shard({2, B, 3}, 1), replicate({3})}, kLocal, S(1)},
+    {op, {shard({B, 3}), replicate({3, 4})}, kLocal, S(0)},
+    {op, {shard({B, 2, 3}), replicate({3, 4})}, kLocal, S(0)},
+    {op, {shard({2, B, 3}, 1), replicate({3, 4})}, kLocal, S(1)},
+    {op, {shard({2, B, 3}, 1), replicate({2, 3, 4})}, kLocal, S(1)},
+    {op, {replicate({2, 3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {op, {replicate({B, 2, 3}), shard({B, 3, 4})}, kLocal, S(0)},
+    {op, {shard({B, 2, 3, 4}), shard({B, 2, 4, 3})}, kLocal, S(0)},
+    {op, {shard({B, 1, 3, 4}), replicate({2, 4, 3})}, kLocal, S(0)},
+    {op, {shard({B, 3, 4}), replicate({2, 1, 4, 3})}, kLocal, S(1)},
+    {op, {shard({2 * B, 3, 4}, 0, 2, 1), shard({2 * B, 4, 3}, 0, 2, 1)}, kLocal, S(0, 2)},
+    {op, {shard({2, 3, B}, 2), shard({B, 4})}, kLocal, P()},
+    {op, {shard({2, 3, B}, 2), replicate({2, B, 4})}, kLocal, P()},
+    {op, {replicate({2, 3, 4}), shard({4, B}, 1)}, kLocal, S(2)},
+    {op, {partial({2, 3}), replicate({B, 3, 4})}, kLocal, P()},
+    {op, {shard({B, 3}), shard({3, B}, 1)}, kNo},
+    {op, {shard({B, B, B}), shard({B, B, B}, 1)}, kNo},
+    {op, {shard({B, B}), shard({B, B, B})}, kNo},
+  });
+  // As einsum says it.
+  cases.insert(cases.end(), {
+    {"aten::einsum", {"bij,bjk->bik", List{shard({B, 2, 3}), replicate({B, 3, 4})}}, kLocal, S(0)},
+    {"aten::einsum", {"bhqd, bhkd -> bhqk", List{shard({B, 2, 3, 4}), shard({B, 2, 3, 4})}}, kLocal, S(0)},
+    {"aten::einsum", {"tbd,de->bte", List{shard({3, B, 2}, 1), replicate({2, 4})}}, kLocal, S(0)},
+    {"aten::einsum", {"bi,bj->ij", List{shard({B, 2}), shard({B, 3})}}, kLocal, P()},
+    {"aten::einsum", {"bi,bi->", List{shard({B, 2}), replicate({1, 2})}}, kLocal, P()},
+    {"aten::einsum", {"...ij,...jk->...ik", List{shard({B, 2, 3}), replicate({2, 1, 3, 4})}}, kLocal, S(1)},
+    {"aten::einsum", {"...i->...", List{shard({2, B, 3}, 1)}}, kLocal, S(1)},
+    {"aten::einsum", {"b...->...", List{shard({B, 2, 3})}}, kLocal, P()},
+    {"aten::einsum", {"bi,bi,b->b", List{shard({B, 2}), replicate({B, 2}), replicate({B})}}, kLocal, S(0)},
+    {"aten::einsum", {"ij,jk->ik", List{partial({2, 3}), replicate({3, 4})}}, kLocal, P()},
+    {"aten::einsum", {"bb->b", List{shard({B, B})}}, kNo},
+    {"aten::einsum", {"ij,kj->ik", List{shard({B, 3}), shard({B, 3})}}, kNo},
+    {"aten::einsum", {"bi,bj", List{shard({B, 2}), shard({B, 3})}}, kNo},
+    {"aten::tensordot", {shard({2, B, 3}, 1), replicate({3, 4}), ints({2}), ints({0})}, kLocal, S(1)},
+    {"aten::tensordot", {shard({B, 3}), shard({B, 4}), ints({0}), ints({0})}, kLocal, P()},
+    {"aten::tensordot", {replicate({3, 4}), shard({2, 3, B}, 2), ints({-2}), ints({1})}, kLocal, S(2)},
+    {"aten::tensordot", {shard({B, 3}), shard({B, 3}), ints({1}), ints({1})}, kNo},
+  });
+}
+
+}  // namespace
+
+std::vector<Case> matrix_cases() {
+  std::vector<Case> cases;
+  products(cases);
+  matmuls(cases);
+  return cases;
+}
+
+}  // namespace koila::cases

@@ -1,0 +1,113 @@
+// Every entry of the rule tables, run in micro-batches as it answers and compared with the full batch.
+#include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/placement/calls.h"
+#include "torchglue/placement/rule.h"
+
+namespace koila::cases {
+namespace {
+
+const std::vector<Case>& all_cases() {
+  static const std::vector<Case> cases = [] {
+    std::vector<Case> all;
+    for (auto family : {pointwise_cases, view_cases, reduction_cases, matrix_cases, layer_cases, loss_cases, indexing_cases}) {
+      for (Case& c : family()) all.push_back(std::move(c));
+    }
+    return all;
+  }();
+  return cases;
+}
+
+const char* name_of(Verdict v) { return v == Verdict::kNo ? "kNo" : v == Verdict::kLocal ? "kLocal" : "kReal"; }
+const char* name_of(Expect v) { return v == Expect::kNo ? "kNo" : v == Expect::kLocal ? "kLocal" : "kReal"; }
+
+conformance::Outcome check(const conformance::Call& call, const Case& c) {
+  conformance::Options options;
+  options.batch = B;
+  options.random = c.random;
+  return conformance::check(call, options);
+}
+
+class Conformance : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(Conformance, EqualsTheFullBatch) {
+  at::manual_seed(GetParam());
+  const Case& c = all_cases()[GetParam()];
+  const conformance::Call call = call_of(c);
+  SCOPED_TRACE(to_string(call));
+  const conformance::Outcome outcome = check(call, c);
+  ASSERT_NE(outcome.rule, nullptr) << "no rule";
+  ASSERT_STREQ(name_of(outcome.verdict), name_of(c.verdict));
+  for (const std::string& error : outcome.errors) ADD_FAILURE() << error;
+  if (!c.output.is_replicate()) {
+    ASSERT_FALSE(outcome.outputs.empty());
+    EXPECT_EQ(to_string(outcome.outputs[0]), to_string(c.output));
+  }
+}
+
+// The machinery asks the same entry for `add_`, and the written argument keeps its placement.
+TEST_P(Conformance, InPlaceTwinToo) {
+  at::manual_seed(GetParam());
+  const Case& c = all_cases()[GetParam()];
+  const std::string twin = conformance::in_place_twin(c.op);
+  const auto* self = c.args.empty() ? nullptr : std::get_if<Operand>(&c.args[0]);
+  if (c.verdict != Expect::kLocal || twin.empty() || self == nullptr) GTEST_SKIP();
+  conformance::Call call = call_of(c);
+  conformance::Outcome outcome = check(call, c);
+  if (outcome.outputs.empty() || outcome.outputs[0] != self->placement) GTEST_SKIP();
+  try {
+    call.op = twin;
+    outcome = check(call, c);
+  } catch (const c10::Error&) {
+    GTEST_SKIP();  // the result would not fit into self
+  }
+  SCOPED_TRACE(to_string(call));
+  for (const std::string& error : outcome.errors) ADD_FAILURE() << error;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, Conformance, ::testing::Range<size_t>(0, all_cases().size()), [](const auto& info) {
+  std::string name = all_cases()[info.param].op.substr(6) + "_" + std::to_string(info.param);
+  std::replace_if(name.begin(), name.end(), [](char ch) { return !std::isalnum(static_cast<unsigned char>(ch)); }, '_');
+  return name;
+});
+
+// Overloads that no case can call: no kernel on the CPU, or no tensor among the arguments.
+const std::set<std::string> kOutOfReach = {
+    "aten::addmm.dtype", "aten::baddbmm.dtype", "aten::bmm.dtype", "aten::mm.dtype", "aten::normal.float_float", "aten::result_type.Scalar_Scalar",
+};
+
+// A rule without a conformance case does not exist: every entry has a call that it splits, and every overload that it answers has a case.
+TEST(Coverage, EveryEntryAndOverloadHasACase) {
+  std::set<std::string> covered;
+  std::set<std::string> split;
+  for (const Case& c : all_cases()) {
+    covered.insert(c.op);
+    if (c.verdict != Expect::kNo) split.insert(c.op);
+  }
+  auto& dispatcher = c10::Dispatcher::singleton();
+  std::set<const Rule*> splits;
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;
+    const Rule* rule = find_rule(op->schema());
+    if (rule == nullptr) continue;
+    const auto& arguments = op->schema().arguments();
+    const bool writes = std::any_of(arguments.begin(), arguments.end(), [](const c10::Argument& a) {
+      return a.is_out() || (a.alias_info() != nullptr && a.alias_info()->isWrite());
+    });
+    const std::string text = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    if (split.count(text)) splits.insert(rule);
+    if (writes || kOutOfReach.count(text)) continue;
+    EXPECT_TRUE(covered.count(text)) << text << " answers by the entry " << rule->name << ", without a case";
+  }
+  for (const Rule* rule : registered_rules()) EXPECT_TRUE(splits.count(rule)) << rule->name << " has no case that splits";
+}
+
+}  // namespace
+}  // namespace koila::cases
