@@ -234,13 +234,15 @@ at::Tensor Region::make_deferred(const at::Tensor& like, at::IntArrayRef sizes, 
 
 std::vector<c10::IValue> Region::add(const Call& call) {
   const OpTraits& traits = op_traits(call.op);
-  Instruction in = instruction_for(call);
+  std::optional<Instruction> joined;
 
   // Run it for micro-batch 0.
   torch::jit::Stack results;
   for (;;) {
     std::exception_ptr ran_out;
     try {
+      if (!joined) joined.emplace(instruction_for(call));
+      Instruction& in = *joined;
       catch_up();
       results = call_instruction(first_, in);
       break;
@@ -251,6 +253,8 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     results.clear();
     if (!shrink()) std::rethrow_exception(ran_out);
   }
+
+  Instruction& in = *joined;
 
   // The operands' local tensors, beside the arguments they stand for: to see what the results alias.
   struct Local {
