@@ -32,6 +32,10 @@ Placement guess(const TapeValue& out, const OpCall& call, int64_t batch) {
 
 }  // namespace
 
+bool is_seed(const Plan& plan, TapeValueId value) {
+  return std::any_of(plan.seeds.begin(), plan.seeds.end(), [&](const Seed& s) { return s.value == value; });
+}
+
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement) {
   const OpTraits& traits = op_traits(op.op);
   OpCall call(op.op.schema(), batch);
@@ -96,6 +100,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       for (TapeValueId out : op.outputs) {
         if (out != kNoTapeValue) plan.descends[out] = 1;
       }
+      if (first != kNoTapeValue && is_seed(plan, first)) continue;  // made from another seed, and taken as it is
       if (!is_split(op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
@@ -138,7 +143,9 @@ std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(cons
     if (best && serves(*best)) break;
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
-      if (!value.is_capture() || value.requires_grad != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
+      // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
+      const bool candidate = value.is_capture() || (!value.requires_grad && value.strong.defined());
+      if (!candidate || value.requires_grad != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
       candidates.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;

@@ -28,6 +28,8 @@ struct Plan {
   bool reaches_pending = false;       // the call in flight reads something split
 };
 
+bool is_seed(const Plan& plan, TapeValueId value);
+
 // The call as a rule sees it.
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);
 

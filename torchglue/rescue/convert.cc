@@ -58,7 +58,7 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   for (TapeValueId v = 0; v < values.size(); ++v) {
     // What descends from split values without being split has its value already; only its graph must be made anew.
     const bool concerned = !plan.placements[v].is_replicate() || (plan.descends[v] && values[v].requires_grad);
-    if (!values[v].is_capture() && concerned && values[v].held_elsewhere()) need(v);
+    if (!values[v].is_capture() && !is_seed(plan, v) && concerned && values[v].held_elsewhere()) need(v);
   }
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) {
@@ -67,7 +67,7 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   }
   for (size_t i = ops.size(); i-- > 0;) {
     for (TapeValueId out : ops[i].outputs) {
-      if (out == kNoTapeValue || !plan.descends[out]) continue;
+      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
       if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
     }
     if (!needed[i]) continue;
@@ -246,7 +246,7 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     for (const TapeRef& ref : tape.ops()[i].refs) {
       const std::string& argument = op.op.schema().arguments()[ref.arg].name();
       if (traits.silent_effect && is_running_statistic(argument)) continue;
-      if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture()) real.check(ref.value, ref.version);
+      if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
     }
   }
 }
