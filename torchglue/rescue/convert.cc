@@ -294,11 +294,16 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
 
 void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   Session& s = session();
+  // Whatever comes of it, the tape is spent: what it tells of has been taken apart.
   struct Converting {
     Session& s;
-    explicit Converting(Session& session) : s(session) { s.converting = true; }
-    ~Converting() { s.converting = false; }
-  } converting(s);
+    Tape& tape;
+    ~Converting() {
+      s.converting = false;
+      tape.cut();
+    }
+  } const converting{s, tape};
+  s.converting = true;
   const auto needed = needed_ops(tape, plan);
   at::Device device = tape.values()[plan.seeds[0].value].lock().device();
   s.current.reset();
@@ -454,7 +459,6 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
       handles[out] = alive.defined() ? take_place(t, alive) : t;
     });
   }
-  tape.cut();
   region->catch_up();
 }
 
