@@ -49,8 +49,6 @@ void pooling(std::vector<Case>& cases) {
   cases.insert(cases.end(), {
     {"aten::avg_pool2d", {shard({2, 2, B, 4}, 2), ints({2, 2})}, kNo},
     {"aten::adaptive_avg_pool2d", {shard({2, 2, B, 4}, 2), ints({1, 1})}, kNo},
-    {"aten::max_unpool2d", {shard({B, 1, 2, 2}), constant(shard({B, 1, 2, 2}, Fill::kIndex)), ints({4, 4})}, kLocal, S(0)},
-    {"aten::max_unpool3d", {shard({B, 1, 1, 1, 1}), constant(shard({B, 1, 1, 1, 1}, Fill::kIndex)), ints({2, 4, 4}), ints({2, 4, 4}), ints({0, 0, 0})}, kLocal, S(0)},
   });
   // (input, output_size, align_corners, scale) and (input, output_size, align_corners, scale_factors)
   const auto resample = [&](const std::string& op, int n, bool corners) {

@@ -41,8 +41,6 @@ const RegisterRules kTable{
     {"aten::max_pool2d_with_indices", planes<2>},
     {"aten::max_pool3d", planes<3>},
     {"aten::max_pool3d_with_indices", planes<3>},
-    {"aten::max_unpool2d", unpool<2>},
-    {"aten::max_unpool3d", unpool<3>},
 
     {"aten::_upsample_bicubic2d_aa", planes_of_any},
     {"aten::_upsample_bilinear2d_aa", planes_of_any},
