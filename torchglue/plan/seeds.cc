@@ -146,6 +146,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(cons
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
       const bool candidate = value.is_capture() || (!value.requires_grad && value.strong.defined());
       if (!candidate || value.requires_grad != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!value.is_capture() && tape.find(value.lock().unsafeGetTensorImpl()) != v) continue;  // written to since
       candidates.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;
@@ -157,7 +158,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(cons
   }
   if (!best) return std::nullopt;
   for (TapeValueId v : candidates) {
-    if (!best->placements[v].is_replicate()) continue;
+    if (!best->placements[v].is_replicate() || !values[v].is_capture()) continue;
     for (size_t dim = 0; dim < values[v].sizes.size(); ++dim) {
       const int64_t size = values[v].sizes[dim];
       if (size < best->batch || size % best->batch != 0) continue;

@@ -36,6 +36,9 @@ Verdict matrices(OpCall& call) {
   // A right-hand side with a dimension less is a stack of vectors: it aligns in another way.
   const int64_t ndim = call.tensor(0).dim();
   if (std::any_of(operands.begin(), operands.end(), [&](ArgRef ref) { return spec(call, ref).dim() != ndim; })) return Verdict::kNo;
+  // An output that was not asked for is empty, and no micro-batch's part of anything.
+  const int mode = call.find("mode");
+  if (!call.boolean(call.find("compute_v"), true) || (!call.none(mode) && call.args()[mode].value.toStringRef() == "r")) return Verdict::kNo;
   auto out = align(call, operands, /*trailing=*/2);
   return out ? local(call, *out) : Verdict::kNo;
 }
