@@ -81,6 +81,11 @@ inline Operand as(Operand o, c10::ScalarType dtype) { return o.dtype = dtype, o;
 inline Operand constant(Operand o) { return o.differentiable = false, o; }  // without a gradient
 inline Operand ignoring(Operand o, std::vector<int64_t> places) { return o.ignored = std::move(places), o; }
 inline Operand mask(std::vector<int64_t> bits) { return as(with_values(std::move(bits)), c10::ScalarType::Bool); }
+inline Operand mask(std::vector<int64_t> bits, Sizes sizes) {
+  Operand o = mask(std::move(bits));
+  o.sizes = std::move(sizes);
+  return o;
+}
 
 enum class Special { kCpu, kGenerator };
 

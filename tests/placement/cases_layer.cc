@@ -120,6 +120,33 @@ void attention(std::vector<Case>& cases) {
   });
 }
 
+// What nn.TransformerEncoder runs in evaluation: no gradients.
+void fused_attention(std::vector<Case>& cases) {
+  const auto c = [](const Operand& o) { return constant(o); };
+  const auto layer = [&](Operand src, Operand mask, Argument type) {
+    return std::vector<Argument>{c(src), 4, 2, c(replicate({12, 4})), c(replicate({12})), c(replicate({4, 4})), c(replicate({4})), true, false, 1e-5,
+                                 c(replicate({4})), c(replicate({4})), c(replicate({4})), c(replicate({4})),
+                                 c(replicate({6, 4})), c(replicate({6})), c(replicate({4, 6})), c(replicate({4})), mask, type};
+  };
+  const char* op = "aten::_transformer_encoder_layer_fwd";
+  cases.insert(cases.end(), {
+    {op, layer(shard({B, 3, 4}), none(), kNil), kLocal, S(0)},
+    {op, layer(shard({B, 3, 4}), mask({0, 1, 0, 0, 0, 1, 0, 0, 0}, {3, 3}), 0), kLocal, S(0)},
+    {op, layer(shard({B, 3, 4}), mask({0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1}, {B, 3}), 1), kLocal, S(0)},
+    {op, layer(shard({B, 3, 4}), mask({0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1}, {B, 3}), kNil), kNo},
+    {op, layer(shard({3, B, 4}, 1), none(), kNil), kNo},
+  });
+  const auto heads = [&](Operand query, Operand mask, Argument type) {
+    return std::vector<Argument>{c(query), c(query), c(query), 4, 2, c(replicate({12, 4})), c(replicate({12})), c(replicate({4, 4})), c(replicate({4})), mask, true, true, type};
+  };
+  op = "aten::_native_multi_head_attention";
+  cases.insert(cases.end(), {
+    {op, heads(shard({B, 3, 4}), none(), kNil), kLocal, S(0)},
+    {op, heads(shard({B, 3, 4}), mask({0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1}, {B, 3}), 1), kLocal, S(0)},
+    {op, heads(shard({3, B, 4}, 1), none(), kNil), kNo},
+  });
+}
+
 void embeddings(std::vector<Case>& cases) {
   cases.insert(cases.end(), {
     {"aten::embedding", {replicate({3, 4}), shard({B, 2}, Fill::kIndex)}, kLocal, S(0)},
@@ -225,6 +252,7 @@ std::vector<Case> layer_cases() {
   pooling(cases);
   normalisation(cases);
   attention(cases);
+  fused_attention(cases);
   embeddings(cases);
   recurrent(cases);
   random(cases);

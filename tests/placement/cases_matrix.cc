@@ -107,12 +107,44 @@ void matmuls(std::vector<Case>& cases) {
   });
 }
 
+void linear_algebra(std::vector<Case>& cases) {
+  for (const char* op : {"aten::_linalg_det", "aten::_linalg_slogdet", "aten::linalg_inv_ex", "aten::linalg_matrix_exp", "aten::linalg_qr"}) {
+    cases.insert(cases.end(), {
+      {op, {shard({B, 3, 3})}, kLocal, S(0)},
+      {op, {shard({2, B, 3, 3}, 1)}, kLocal, S(1)},
+      {op, {shard({3, B, B}, 1)}, kNo},
+      {op, {partial({3, 3})}, kNo},
+    });
+  }
+  cases.insert(cases.end(), {
+    {"aten::linalg_qr", {shard({B, 3, 2}), "r"}, kNo},
+    {"aten::_linalg_eigh", {constant(shard({B, 3, 3}))}, kLocal, S(0)},
+    {"aten::_linalg_eigh", {constant(shard({B, 3, 3})), "L", false}, kNo},
+    {"aten::linalg_cholesky_ex", {constant(shard({B, 2, 2}, Fill::kPositive))}, kLocal, S(0)},
+    {"aten::_linalg_solve_ex", {shard({B, 3, 3}), replicate({B, 3, 2})}, kLocal, S(0)},
+    {"aten::_linalg_solve_ex", {shard({B, 3, 3}), replicate({B, 3})}, kNo},
+    {"aten::cholesky_solve", {shard({B, 3, 2}), replicate({1, 3, 3}, Fill::kPositive)}, kLocal, S(0)},
+    {"aten::linalg_solve_triangular", {shard({B, 3, 3}, Fill::kPositive), replicate({B, 3, 2})}, kLocal, S(0), {{"upper", true}}},
+    {"aten::_fft_r2c", {shard({B, 4}), ints({1}), 0, true}, kLocal, S(0)},
+    {"aten::_fft_r2c", {shard({4, B}, 1), ints({0}), 0, true}, kLocal, S(1)},
+    {"aten::_fft_r2c", {shard({B, 4}), ints({-2, -1}), 0, true}, kNo},
+    {"aten::_fft_r2c", {partial({4}), ints({0}), 0, true}, kLocal, P()},
+    {"aten::_fft_c2r", {as(shard({B, 3}), c10::ScalarType::ComplexDouble), ints({1}), 0, 4}, kLocal, S(0)},
+    {"aten::_fft_c2c", {as(shard({2, B, 3}, 1), c10::ScalarType::ComplexDouble), ints({0, 2}), 0, true}, kLocal, S(1)},
+    {"aten::stft", {shard({B, 16}), 4}, kLocal, S(0), {{"window", replicate({4})}, {"return_complex", true}}},
+    {"aten::stft.center", {shard({B, 16}), 4}, kLocal, S(0), {{"return_complex", true}}},
+    {"aten::stft", {shard({16 * B}, 0, 1, 16), 4}, kNo, {}, {{"return_complex", true}}},
+    {"aten::istft", {as(shard({B, 3, 6}), c10::ScalarType::ComplexDouble), 4}, kLocal, S(0)},
+  });
+}
+
 }  // namespace
 
 std::vector<Case> matrix_cases() {
   std::vector<Case> cases;
   products(cases);
   matmuls(cases);
+  linear_algebra(cases);
   return cases;
 }
 
