@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -66,6 +67,8 @@ class Result:
     arrays: dict
     peak: int | None = None
     fixed: int = 0
+    step: int = 0  # the step that failed
+    requests: int = 0  # allocations from the step at which limits begin to the end, whatever the end was
     live: list = dataclasses.field(default_factory=list)
     allocations: list = dataclasses.field(default_factory=list)
     seconds: list = dataclasses.field(default_factory=list)
@@ -73,6 +76,7 @@ class Result:
     traceback: str = ""
     log: str = ""
     command: str = ""
+    case: Case | None = None
 
     def describe(self):
         text = f"{self.outcome}: {self.message.strip()}"
@@ -119,15 +123,15 @@ class Server:
             log = Path(out + ".log").read_text(errors="replace") if os.path.exists(out + ".log") else ""
             command = shell_command(self.environment, case, budget, inject)
             if answer["timeout"]:
-                return Result("timeout", f"after {timeout} s", {}, log=log, command=command)
+                return Result("timeout", f"after {timeout} s", {}, log=log, command=command, case=case)
             if answer["signal"]:
-                return Result("crash", signal.Signals(answer["signal"]).name, {}, log=log, command=command)
+                return Result("crash", signal.Signals(answer["signal"]).name, {}, log=log, command=command, case=case)
             if answer["exit"]:
-                return Result("crash", f"exit {answer['exit']}", {}, log=log, command=command)
+                return Result("crash", f"exit {answer['exit']}", {}, log=log, command=command, case=case)
             with open(out, "rb") as file:
                 found = pickle.load(file)
             known = {field.name for field in dataclasses.fields(Result)}
-            return Result(**{k: v for k, v in found.items() if k in known}, log=log, command=command)
+            return Result(**{k: v for k, v in found.items() if k in known}, log=log, command=command, case=case)
 
     def stop(self):
         self.process.stdin.close()
@@ -276,23 +280,84 @@ def assert_equal(expected, actual, tolerance=1e-5):
 
 
 def assert_exact_or_untouched(exact, refused, actual, tolerance=1e-5):
-    """The one principle. `exact`: the plain run without limits; `refused`: a function that gives the plain run with the same limits."""
+    """The one principle. `exact`: the plain run without limits; `refused`: a function that gives the plain run with the same limits.
+
+    Untouched after steps that koila rescued cannot mean equal to that plain run, which died at the first of them. It means: what was
+    recorded up to the refusal is what the run without limits records, and the state left behind is one in which plain PyTorch, failing
+    somewhere in that very step, would have left it. Where nothing was rescued it means that to the bit, with plain's message."""
     if actual.outcome == "ok":
         assert_equal(exact, actual, tolerance)
         return "exact"
     assert actual.outcome == "oom", actual.describe()
     expected = refused()
     assert expected.outcome == "oom", f"koila refuses what plain PyTorch can do: {actual.describe()}"
-    # Steps that koila rescued before it refused carry its rounding, and leave other bytes in use; without any, the error and the state
-    # are those of plain to the bit.
-    assert actual.rescued or first_line(actual.message) == first_line(expected.message), \
-        f"another error than plain:\n{actual.message}\nplain: {expected.message}\n{actual.command}"
-    found = differences(expected.arrays, actual.arrays, tolerance if actual.rescued else 0)
+    again = f"\n{actual.log[-2000:]}\n--- again with\n{actual.command}"
+    if not actual.rescued:
+        assert actual.step == expected.step, f"fails in step {actual.step}, plain in step {expected.step}{again}"
+        if (without_use(actual.message) == without_use(expected.message)
+                and not differences(expected.arrays, actual.arrays, tolerance=0)):
+            return "refused"
+        tolerance = 0
+    assert actual.step >= expected.step, f"fails in step {actual.step}, plain not before step {expected.step}{again}"
+    assert_recorded(exact, actual, tolerance, again)
+    # What koila holds beside plain may make another allocation of the step the first that does not fit.
+    closest = None
+    for failure in plain_failures(actual.case, actual.step):
+        found = differences(failure.arrays, actual.arrays, tolerance)
+        if not actual.rescued and wanted(failure.message) != wanted(actual.message):
+            found.append((numpy.inf, "message", f"{actual.message.strip()} (plain: {failure.message.strip()})"))
+        if not found:
+            return "refused"
+        if closest is None or len(found) < len(closest[0]):
+            closest = found, failure
+    found, failure = closest
+    lines = [f"{name}: {text}" for _, name, text in found[:8]]
+    raise AssertionError(f"refused in step {actual.step}, but no plain error in that step leaves this state; the closest is\n"
+                         f"  {failure.command}\nfrom which differ\n  " + "\n  ".join(lines) + again)
+
+
+def assert_recorded(exact, actual, tolerance, again=""):
+    """What a run that failed recorded up to then: all of the steps before, and nothing but plain's values in the step itself."""
+    expected = {}
+    for name, array in exact.arrays.items():
+        step = re.match(r"step(\d+)/", name)
+        if step and (int(step[1]) < actual.step or int(step[1]) == actual.step and name in actual.arrays):
+            expected[name] = array
+    found = differences(expected, {name: array for name, array in actual.arrays.items() if name.startswith("step")}, tolerance)
     if found:
         lines = [f"{name}: {text}" for _, name, text in found[:8]]
-        raise AssertionError("refused, but the state is not that of the plain error:\n  " + "\n  ".join(lines)
-                             + f"\n{actual.log[-2000:]}\n--- again with\n{actual.command}")
-    return "refused"
+        raise AssertionError(f"refused in step {actual.step}, but what was recorded up to then is not plain's:\n  "
+                             + "\n  ".join(lines) + again)
+
+
+def plain_failures(case, step, sample=40, at_most=400):
+    """The plain runs that fail in this very step, at one allocation each: a sample of its allocations first, then those in between."""
+    case = dataclasses.replace(case, limit_from=step)
+    # The last step's allocations go on into what the program does after the loop.
+    whole = tracked(case)
+    total = whole.requests if step == case.steps else whole.allocations[0]
+    first = range(1, total + 1, max(1, -(-total // sample)))
+    rest = sorted(set(range(1, total + 1)) - set(first))
+    for number in [*first, *rest[::max(1, -(-len(rest) // at_most))]]:
+        failure = plain_failure(case, number)
+        if failure.outcome == "oom" and failure.step == step:
+            yield failure
+
+
+@functools.lru_cache(maxsize=1024)
+def plain_failure(case, number):
+    return run(case, "track", inject=f"nth:{number}")
+
+
+def without_use(message):
+    """The first line of an out-of-memory error, without the bytes in use: koila may hold a few of its own."""
+    return re.sub(r"; [\d.]+ \w+ (of|are)\b", r"; \1", first_line(message))
+
+
+def wanted(message):
+    """The bytes that an out-of-memory error names as asked for, as text."""
+    found = re.search(r"Tried to allocate ([\d.]+ \w+)", message)
+    return found[1] if found else first_line(message)
 
 
 def first_line(text):

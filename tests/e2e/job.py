@@ -103,6 +103,7 @@ def run(case, budget, inject, scratch):
     result = {"outcome": "ok", "message": "", "fixed": 0, "live": [], "allocations": [], "seconds": []}
     # Limits that begin later than at the first step leave that step, or the first few, as they would be without koila.
     first = case.get("limit_from", 1)
+    start = koila.allocations()
     koila.reset_peak()
     try:
         for step in range(1, case["steps"] + 1):
@@ -132,6 +133,8 @@ def run(case, budget, inject, scratch):
         del error
     data = None
     result["peak"] = koila.peak()
+    if koila.library:
+        result["requests"] = koila.allocations() - start
     koila.limit(0, "")
     record.state(model, optimizer)
     result["arrays"] = record.arrays

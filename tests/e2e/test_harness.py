@@ -1,9 +1,12 @@
 """The measuring tool itself: it sees what is wrong, and plain PyTorch passes it."""
 
+import copy
+import dataclasses
+
 import numpy
 import pytest
 
-from harness import Case, assert_equal, differences, families, plain, run
+from harness import Case, assert_equal, assert_exact_or_untouched, differences, families, plain, run, tracked
 
 
 def test_same_run_twice_is_equal_to_the_bit():
@@ -44,3 +47,87 @@ def test_wrong_numbers_are_found():
 
 def test_another_seed_is_another_run():
     assert len(differences(plain(Case("mlp")).arrays, run(Case("mlp", seed=1)).arrays)) > 20
+
+
+# ---- exact or untouched: the runs of plain PyTorch under a limit play koila ----------------------------------------------------
+
+
+REFUSED = Case("cnn", "adamw", steps=2, rows=5)
+
+
+def failing(step, share):
+    """A plain run that fails in a step, a share of its allocations in."""
+    first = tracked(dataclasses.replace(REFUSED, limit_from=step))
+    before = tracked(REFUSED).allocations[step - 1] - first.allocations[0]
+    result = run(REFUSED, "track", inject=f"nth:{before + int(share * first.allocations[0])}")
+    assert result.outcome == "oom" and result.step == step
+    return result
+
+
+def as_if_rescued(result):
+    result = copy.deepcopy(result)
+    result.report["oom_events"] = [{"outcome": "rescued", "count": 1}]
+    return result
+
+
+def holds(actual, refused):
+    return assert_exact_or_untouched(plain(REFUSED), lambda: refused, actual, REFUSED.tolerance)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.15, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("step", [1, 2])
+def test_refusal_after_a_rescue_leaves_the_state_of_some_plain_error(step, share):
+    actual = as_if_rescued(failing(step, share))
+    assert holds(actual, failing(1, 0.01)) == "refused"
+    # Rounding of the steps before is let through, and nothing above it.
+    rounded = copy.deepcopy(actual)
+    for name, array in rounded.arrays.items():
+        if array is not None and array.dtype.kind == "f":
+            rounded.arrays[name] = array * array.dtype.type(1 + 1e-6)
+    assert holds(rounded, failing(1, 0.01)) == "refused"
+
+
+def wrong_states(result):
+    """(what is wrong, the arrays of `result` with it), one thing in each."""
+    for name in ("final/parameter/conv1.weight", "final/parameter/fc.bias", "final/optimizer/exp_avg/fc.weight", "final/gradient/conv2.bias",
+                 "step1/loss", "step1/gradient/conv1.weight"):
+        if result.arrays.get(name) is not None:
+            yield f"{name} off", {**result.arrays, name: result.arrays[name] * numpy.float32(1.001)}
+            yield f"{name} missing", {key: array for key, array in result.arrays.items() if key != name}
+            yield f"{name} None", {**result.arrays, name: None}
+    generator = result.arrays["final/generator"].copy()
+    generator[100] ^= 1
+    yield "generator", {**result.arrays, "final/generator": generator}
+    # The gradients of one step with the parameters of the next: a step of the optimizer too many, or one too few.
+    whole = plain(REFUSED).arrays
+    yield "parameters of the end", {key: whole[key] if key.startswith("final/parameter/") else array for key, array in result.arrays.items()}
+    yield "a record too many", {**result.arrays, f"step{result.step}/loss": whole["step2/loss"] * numpy.float32(1.01)}
+
+
+@pytest.mark.parametrize("rescued", [True, False])
+def test_refusal_with_a_wrong_state_is_found(rescued):
+    good = failing(2, 0.2)
+    refused = failing(1, 0.1) if rescued else good
+    good = as_if_rescued(good) if rescued else good
+    assert holds(good, refused) == "refused"
+    for what, arrays in wrong_states(good):
+        bad = dataclasses.replace(good, arrays=arrays)
+        with pytest.raises(AssertionError):
+            holds(bad, refused)
+            print(what, "was let through")
+
+
+def test_refusal_with_another_error_is_found():
+    good = failing(2, 0.2)
+    for message in (good.message.replace("Tried to allocate", "Could not have"), "out of memory",
+                    "CPU out of memory. Tried to allocate 12.3 GiB (made to fail by KOILA_INJECT_OOM); 1.0 KiB are in use."):
+        with pytest.raises(AssertionError):
+            holds(dataclasses.replace(good, message=message), good)
+    more = dataclasses.replace(good, message=good.message.replace("; ", "; 1"))  # in use: koila may hold something
+    assert more.message != good.message and holds(more, good) == "refused"
+    with pytest.raises(AssertionError, match="in step 1, plain in step 2"):
+        holds(failing(1, 0.2), good)
+    with pytest.raises(AssertionError, match="not before step 2"):
+        holds(as_if_rescued(failing(1, 0.2)), good)
+    with pytest.raises(AssertionError, match="what plain PyTorch can do"):
+        holds(good, plain(REFUSED))

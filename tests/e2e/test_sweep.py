@@ -12,9 +12,18 @@ SAMPLE = 45
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.family}-{case.optimizer}")
 def test_fail_once(case):
     total = allocations(case)
-    outcomes = [fail_at(case, f"nth:{1 + (i * total) // SAMPLE}") for i in range(SAMPLE)]
-    # Forward and backward allocate most, and there is nothing in these models that could not be rescued.
-    assert outcomes.count("exact") >= SAMPLE // 3, outcomes
+    specs = [f"nth:{1 + (i * total) // SAMPLE}" for i in range(SAMPLE)]
+    outcomes = {spec: fail_at(case, spec) for spec in specs}
+    within = [spec for spec in specs if fails_in_forward_or_backward(run(case, "track", inject=spec))]
+    refused = [spec for spec in within if outcomes[spec] == "refused"]
+    # There is nothing in these models that could not be rescued there. Only the very first operator of a step may find nothing yet that
+    # could be split.
+    assert len(within) >= SAMPLE // 5 and len(refused) <= 1, f"refused: {refused} of {within}"
+
+
+def fails_in_forward_or_backward(failure):
+    assert failure.outcome == "oom"
+    return "self.loss(" in failure.traceback or "loss.backward(" in failure.traceback
 
 
 @pytest.mark.parametrize("spec", ["every:150", "every:61", "every:17", "random:0.02:1", "random:0.02:2", "random:0.1:3"])
