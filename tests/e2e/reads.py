@@ -127,7 +127,8 @@ class ReadStorage(Reading):
     def before(self, hidden, output, loss, y, record):
         data = output.detach()
         record.value("bytes", data.untyped_storage().nbytes())
-        record.value("through", sum(data.untyped_storage()[:16]))
+        through = bytes(data.untyped_storage()[:16])
+        record.value("through", numpy.frombuffer(through, dtype=str(data.dtype).removeprefix("torch.")))
         assert data.data_ptr() != 0
 
     def after(self, hidden, output, loss, y, record):

@@ -69,7 +69,8 @@ class InnerRetainGrad(Refused):
 
 @family
 class NoBatch(Task):
-    """A chain of matrix products on one square matrix: every dimension is summed over before the end."""
+    """A chain of matrix products on one square matrix: every dimension is summed over before the end. The gains are small: a chain
+    that amplifies rounding would say nothing about whoever runs it."""
 
     rows = 24
     budget_rows = 160
@@ -80,13 +81,13 @@ class NoBatch(Task):
         return nn.ParameterList([torch.randn(1)])
 
     def data(self, rows):
-        return (torch.randn(rows, rows) / rows,)
+        return (torch.randn(rows, rows) / rows ** 0.5,)
 
     def loss(self, model, x):
         for _ in range(6):
-            x = torch.tanh(torch.softmax(x @ x.T * model[0], 0) @ x)
+            x = x + 0.5 * torch.tanh(torch.softmax(x @ x.T * model[0] / len(x), 0) @ x @ x.T)
             x = x / x.std()
-        return (x @ x).sum() / x.numel()
+        return (x @ x).pow(2).mean()
 
 
 @family
