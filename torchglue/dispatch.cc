@@ -67,8 +67,8 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
     const auto entry = registry.find(t.unsafeGetTensorImpl());
     if (entry.region != nullptr) {
       const bool real = entry.region->materialised(entry.value);
-      if (t.requires_grad() && !entry.region->value(entry.value).requires_grad) {
-        // An autograd.Function gave it a graph of its own: to the region it is a tensor from outside.
+      if (node_of(t) != entry.region->node_of(entry.value) || (t.requires_grad() && !entry.region->value(entry.value).requires_grad)) {
+        // An autograd.Function gave it a graph of its own, or the program made it a leaf: to the region it is a tensor from outside.
         q.opaque = t;
         return;
       }
@@ -343,7 +343,7 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
   try {
     return try_dispatch_lazily(op, keys, stack);
   } catch (const std::exception& error) {
-    if (depth == 1 && is_out_of_memory(error)) {
+    if (depth == 1 && !in_rescue() && is_out_of_memory(error)) {
       report_refusal(describe_out_of_memory(op.schema().name()), "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
     }
     throw;

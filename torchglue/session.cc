@@ -25,6 +25,13 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
+int64_t Session::batch_in_use() {
+  for (const auto& region : live_regions()) {
+    if (region->has_deferred()) return region->batch();
+  }
+  return 0;
+}
+
 std::shared_ptr<Region> Session::region_for(int64_t batch, int64_t micro_batch, at::Device device) {
   if (current && current->open() && current->batch() == batch && current->device() == device) return current;
   current = std::make_shared<Region>(batch, std::min(micro_batch, batch), device);

@@ -51,6 +51,9 @@ struct Session {
   // The region for rows of this batch: the current one when it fits, else a new one.
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
+  // Rows of the batch that this step is split by already; 0: it is not.
+  int64_t batch_in_use();
+
   std::thread::id owner;
   // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.
   bool owned_by_this_thread() const { return engine_depth > 0 || std::this_thread::get_id() == owner; }

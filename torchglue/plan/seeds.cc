@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
+#include <map>
+#include <tuple>
 
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/rule.h"
@@ -94,9 +95,15 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       plan.descends[seed.value] = 1;
     }
     for (const TapeOp& op : tape.ops()) {
-      if (!descends(op) || broken(op)) continue;
       const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
       if (first != kNoTapeValue && whole.count(tape.values()[first].group)) continue;
+      if (broken(op)) {
+        if (!op.in_place || first == kNoTapeValue || !plan.descends[op.refs[0].value]) continue;
+        whole.insert(tape.values()[first].group);
+        again = true;
+        break;
+      }
+      if (!descends(op)) continue;
       for (TapeValueId out : op.outputs) {
         if (out != kNoTapeValue) plan.descends[out] = 1;
       }
@@ -105,7 +112,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       const Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
-      if (op.in_place && first != kNoTapeValue && !tape.values()[first].requires_grad) {
+      if (op.in_place && first != kNoTapeValue && !tape.values()[first].differentiable()) {
         const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && op.refs[0].arg == 0 && call.outputs()[0] == plan.placements[op.refs[0].value];
         if (!kept) {
           whole.insert(tape.values()[first].group);
@@ -122,7 +129,6 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         if (verdict == Verdict::kLocal) {
           const size_t number = list ? 0 : i;
           plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
-          if (!plan.placements[out].is_replicate() && !value.is_view && !op.in_place) plan.bytes += bytes_of(value);
         } else if (!value.is_view) {
           plan.placements[out] = guess(value, call, batch);
         }
@@ -130,12 +136,52 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     }
   }
   if (tape.pending() != nullptr) plan.reaches_pending = is_split(*tape.pending());
+  const auto needed = needed_ops(tape, plan);
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i] || tape.ops()[i].in_place) continue;
+    for (TapeValueId out : tape.ops()[i].outputs) {
+      if (out == kNoTapeValue || plan.placements[out].is_replicate() || is_seed(plan, out)) continue;
+      const TapeValue& value = tape.values()[out];
+      if (!value.is_view && !value.is_capture()) plan.bytes += bytes_of(value);
+    }
+  }
   return plan;
 }
 
-std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves) {
+std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
+  const auto& ops = tape.ops();
   const auto& values = tape.values();
-  const auto score = [&](const Plan& plan) { return std::make_pair(serves(plan), plan.bytes); };
+  std::vector<char> needed(ops.size(), 0);
+  std::vector<char> value(values.size(), 0);
+  std::map<uint32_t, bool> group;
+  const auto need = [&](TapeValueId v) {
+    value[v] = 1;
+    group[values[v].group] = true;
+  };
+  for (TapeValueId v = 0; v < values.size(); ++v) {
+    // What descends from split values without being split has its value already; only its graph must be made anew.
+    const bool concerned = !plan.placements[v].is_replicate() || (plan.descends[v] && values[v].differentiable());
+    if (!values[v].is_capture() && !is_seed(plan, v) && concerned && tape.is_current(v) && values[v].held_elsewhere()) need(v);
+  }
+  if (tape.pending() != nullptr) {
+    for (const TapeRef& ref : tape.pending()->refs) {
+      if (!plan.placements[ref.value].is_replicate()) need(ref.value);
+    }
+  }
+  for (size_t i = ops.size(); i-- > 0;) {
+    for (TapeValueId out : ops[i].outputs) {
+      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
+      if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
+    }
+    if (!needed[i]) continue;
+    for (const TapeRef& ref : ops[i].refs) need(ref.value);
+  }
+  return needed;
+}
+
+std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves, int64_t usual_batch) {
+  const auto& values = tape.values();
+  const auto score = [&](const Plan& plan) { return std::make_tuple(serves(plan), plan.batch == usual_batch, plan.bytes); };
   std::optional<Plan> best;
   std::vector<TapeValueId> candidates;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
@@ -144,8 +190,8 @@ std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(cons
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
-      const bool candidate = value.is_capture() || (!value.requires_grad && value.strong.defined());
-      if (!candidate || value.requires_grad != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
+      const bool candidate = value.is_capture() || (!value.differentiable() && value.strong.defined());
+      if (!candidate || value.differentiable() != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && tape.find(value.lock().unsafeGetTensorImpl()) != v) continue;  // written to since
       candidates.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {

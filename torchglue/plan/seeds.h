@@ -24,7 +24,7 @@ struct Plan {
   std::vector<Seed> seeds;
   std::vector<Placement> placements;  // by tape value
   std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
-  int64_t bytes = 0;                  // of the values that operators inside regions made: what splitting can save
+  int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
   bool reaches_pending = false;       // the call in flight reads something split
 };
 
@@ -33,14 +33,17 @@ bool is_seed(const Plan& plan, TapeValueId value);
 // The call as a rule sees it.
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);
 
+// Which operators of the tape must be brought over: those that a live split value, or the call in flight, descends from.
+std::vector<char> needed_ops(const Tape& tape, const Plan& plan);
+
 // Sizes and rules only: nothing is read or run.
 Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds);
 
 // Note [A wrong seed costs speed]
 // Every capture and dimension is a candidate, also one that is no batch at all: a split that the rules carry is exact whatever it means
 // to the program. So the choice is greedy by bytes: first the seed whose plan saves most, then every further capture that goes along
-// with it. Plans that serve (reach the call in flight, or the roots of backward) come before those that do not.
+// with it. A batch of `usual_batch` rows (0: none) is what this step is split into already, and comes before others. Plans that serve (reach the call in flight, or the roots of backward) come before those that do not.
 // Nothing: no capture has a dimension that the rules can split.
-std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves);
+std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves, int64_t usual_batch = 0);
 
 }  // namespace koila

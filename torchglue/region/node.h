@@ -9,6 +9,7 @@
 
 #include "torchglue/compat/node.h"
 #include "torchglue/region/region.h"
+#include "torchglue/tape/tape.h"
 
 namespace koila {
 
@@ -30,7 +31,7 @@ class RegionNode : public torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override;
-  std::string name() const override { return "KoilaRegion"; }
+  std::string name() const override { return kRegionNode; }
 
   static NodePtr owner(torch::autograd::Node* node);
 

@@ -30,9 +30,51 @@ const void* memory_of(const at::Tensor& t) {
   return const_cast<c10::StorageImpl*>(storage_of(t))->_mutable_data_ptr_no_checks().get();
 }
 
-// Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows.
+// Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows. Where `local` leaves it open
+// (a dimension of size 1), in the order of the dimensions.
 std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef sizes) {
-  return at::infer_dense_strides(sizes, local.strides());
+  std::vector<int64_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return local.stride(a) > local.stride(b); });
+  std::vector<int64_t> strides(sizes.size());
+  int64_t next = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    strides[*dim] = next;
+    next *= std::max<int64_t>(1, sizes[*dim]);
+  }
+  return strides;
+}
+
+// What the operator would give at the full batch, as meta tensors; nothing when it has no meta kernel.
+// One row does not show where the batch dimension lies in memory.
+std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  const auto meta = [](const c10::IValue& v) -> c10::IValue {
+    if (!v.isTensor() || !v.toTensor().defined()) return v;
+    const at::Tensor& t = v.toTensor();
+    return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
+  };
+  NoInterceptGuard no_intercept;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  try {
+    torch::jit::Stack stack;
+    for (const c10::IValue& v : arguments) {
+      if (v.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& t : v.toTensorVector()) list.push_back(meta(t).toTensor());
+        stack.emplace_back(std::move(list));
+      } else if (v.isOptionalTensorList()) {
+        return std::nullopt;
+      } else if (v.isDevice()) {
+        stack.emplace_back(at::Device(at::kMeta));
+      } else {
+        stack.push_back(meta(v));
+      }
+    }
+    op.callBoxed(stack);
+    return stack;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
@@ -43,6 +85,9 @@ size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t off
   }
   return static_cast<size_t>(last + 1) * itemsize;
 }
+
+// A view made under no_grad says that it requires grad when its base does, and has no node.
+bool has_node(const at::Tensor& local) { return local.requires_grad() && node_of(local) != nullptr; }
 
 // Whether the operator's result shares its argument's storage at the full batch as well. In micro-batches of one row more reshapes are
 // views than at full size.
@@ -271,6 +316,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   bool random = call.random;
   for (const Local& l : locals) random |= l.value != kNoValue && values_[l.value].random;
 
+  std::optional<std::optional<torch::jit::Stack>> on_meta;
   std::optional<torch::jit::Stack> full_views;  // the operator run on the deferred tensors' metadata
   int flat = 0;
   const auto one = [&](const at::Tensor& local, int result, int element) -> c10::IValue {
@@ -292,7 +338,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
         in.outputs.push_back(id);
         same->full->unsafeGetTensorImpl()->bump_version();
         values_[id].random |= random;
-        if (local.requires_grad() && !values_[id].requires_grad) attach_gradient(id, *same->full);
+        if (has_node(local) && !values_[id].requires_grad) attach_gradient(id, *same->full);
       } else {
         in.outputs.push_back(kNoValue);
         if (same->value != kNoValue && !same->full->is_contiguous() && call.op.schema().name() == "aten::contiguous") {
@@ -322,14 +368,14 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       const c10::IValue& v = (*full_views)[result];
       const at::Tensor view = element < 0 ? v.toTensor() : v.toListRef()[element].toTensor();
       if (storage_of(view) != storage_of(*alias->full) || view.sizes() != at::IntArrayRef(sizes)) throw RuleMismatch();
-      const ValueId id = new_value(placement, values_[alias->value].group, local.requires_grad(), random);
+      const ValueId id = new_value(placement, values_[alias->value].group, has_node(local), random);
       in.outputs.push_back(id);
       set_local(first_, id, local);
       install(id, view);
       return view;
     }
 
-    const ValueId id = new_value(placement, 0, local.requires_grad(), random);
+    const ValueId id = new_value(placement, 0, has_node(local), random);
     values_[id].group = new_group(id);
     if (alias != nullptr) {
       groups_[values_[id].group].uncertain = true;
@@ -337,7 +383,15 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     }
     in.outputs.push_back(id);
     set_local(first_, id, local);
-    const std::vector<int64_t> strides = dense_strides_like(local, sizes);
+    std::vector<int64_t> strides = dense_strides_like(local, sizes);
+    if (first_.rows.count() == 1 && placement.is_shard() && local.dim() > 1) {
+      if (!on_meta) on_meta.emplace(run_on_meta(call.op, call.arguments));
+      if (*on_meta) {
+        const c10::IValue& v = (**on_meta)[result];
+        const at::Tensor meta = element < 0 ? v.toTensor() : v.toListRef()[element].toTensor();
+        if (meta.sizes() == at::IntArrayRef(sizes) && meta.is_non_overlapping_and_dense()) strides = meta.strides().vec();
+      }
+    }
     at::Tensor tensor = make_deferred(local, sizes, strides, 0,
                                       empty_storage(bytes_spanned(sizes, strides, 0, local.element_size()), device_,
                                                     c10::GetAllocator(device_.type())));
@@ -402,15 +456,19 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     values_[id].group = known.alias_of != kNoValue ? values_[known.alias_of].group : new_group(id);
     in.outputs.push_back(id);
     Group& group = groups_[values_[id].group];
+    at::Storage shared = group.storage;
+    if (group.materialised && known.alias_of != kNoValue && values_[known.alias_of].impl != nullptr) {
+      shared = values_[known.alias_of].impl->storage();  // it has its value already
+    }
     at::Tensor tensor = known.tensor;
     if (tensor.defined()) {
       if (known.keep_data) {
         group.materialised = true;
-      } else if (group.storage && storage_of(tensor) != group.storage.unsafeGetStorageImpl()) {
-        tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(group.storage);
+      } else if (shared && storage_of(tensor) != shared.unsafeGetStorageImpl()) {
+        tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(shared);
       }
     } else {
-      at::Storage storage = group.storage ? group.storage : known.storage;
+      at::Storage storage = shared ? shared : known.storage;
       if (!storage) {
         storage = empty_storage(bytes_spanned(known.sizes, known.strides, known.storage_offset, c10::elementSize(known.dtype)), device_,
                                 c10::GetAllocator(device_.type()));

@@ -147,6 +147,8 @@ class Region : public std::enable_shared_from_this<Region> {
   bool has_deferred() const;
   bool differentiable() const { return static_cast<bool>(node()); }
   NodePtr node() const;
+  // The node that the value's deferred tensor hangs on; null when no gradient passes through it.
+  const torch::autograd::Node* node_of(ValueId id) const { return values_[id].requires_grad ? node_ : nullptr; }
 
   // --- record.cc ---
   // One operator call as its rule answered it.
@@ -207,6 +209,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void check_hooks();
   // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
   bool drop_first_frame();
+  bool holds_first_frame() const { return first_.next > 0; }
 
   // --- node.cc ---
   // Gradients of all captures that the engine asks for, by edge. `gradients`: of the node's outputs, undefined where none came.

@@ -108,7 +108,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   const auto plan = choose_seeds(s.tape, [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
     return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
-  });
+  }, s.batch_in_use());
   if (!plan || plan->bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, *plan, roots);
   for (const at::Tensor& t : tensors) {
@@ -164,6 +164,7 @@ class Depth {
 
 variable_list run_pass(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                        const edge_list& outputs) {
+  for (const at::Tensor& t : inputs) materialise_tensor(t);
   // While deferred tensors exist, hooks and backward functions written in Python may read them: then the interceptor stays in.
   if (deferred_registry().any()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   const NoInterceptGuard no_intercept;
@@ -255,7 +256,6 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   struct EndOfStep {
     ~EndOfStep() { end_step(); }
   } end;
-  for (const at::Tensor& t : inputs) materialise_tensor(t);
   const Depth depth(s.engine_depth);
   return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
 }

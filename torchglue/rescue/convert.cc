@@ -44,38 +44,6 @@ bool in_training(const TapeOp& op) {
   return false;
 }
 
-// Which operators must be brought over: those that a live split value descends from.
-std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
-  const auto& ops = tape.ops();
-  const auto& values = tape.values();
-  std::vector<char> needed(ops.size(), 0);
-  std::vector<char> value(values.size(), 0);
-  std::map<uint32_t, bool> group;
-  const auto need = [&](TapeValueId v) {
-    value[v] = 1;
-    group[values[v].group] = true;
-  };
-  for (TapeValueId v = 0; v < values.size(); ++v) {
-    // What descends from split values without being split has its value already; only its graph must be made anew.
-    const bool concerned = !plan.placements[v].is_replicate() || (plan.descends[v] && values[v].requires_grad);
-    if (!values[v].is_capture() && !is_seed(plan, v) && concerned && values[v].held_elsewhere()) need(v);
-  }
-  if (tape.pending() != nullptr) {
-    for (const TapeRef& ref : tape.pending()->refs) {
-      if (!plan.placements[ref.value].is_replicate()) need(ref.value);
-    }
-  }
-  for (size_t i = ops.size(); i-- > 0;) {
-    for (TapeValueId out : ops[i].outputs) {
-      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
-      if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
-    }
-    if (!needed[i]) continue;
-    for (const TapeRef& ref : ops[i].refs) need(ref.value);
-  }
-  return needed;
-}
-
 // Full values of tensors that are not split: alive, or made again from what is.
 class RealValues {
  public:
@@ -208,7 +176,7 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
     if (value.is_capture() || !plan.descends[v]) continue;
     const at::Tensor t = value.lock();
     if (!t.defined()) continue;
-    if (tape.find(t.unsafeGetTensorImpl()) == v && t.requires_grad() != value.requires_grad) {
+    if (tape.find(t.unsafeGetTensorImpl()) == v && !value.known_node(node_of(t))) {
       throw CannotConvert("an autograd.Function or a compiled region made a tensor of the step (" + describe(value) + ").");
     }
     if (t.grad_fn()) stack.push_back(t.grad_fn().get());
@@ -410,7 +378,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
           }
         }
         k.placement = (list ? 0 : o) < call.outputs().size() ? call.outputs()[list ? 0 : o] : Placement::replicate();
-        k.requires_grad = value.requires_grad;
+        k.requires_grad = value.differentiable();
         if (k.handed_back.defined()) continue;
         if (k.placement.is_replicate()) known = false;
         k.tensor = alive;

@@ -2,8 +2,11 @@
 
 #include <c10/core/AutogradState.h>
 
+#include <algorithm>
+
 #include "torchglue/dispatch.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -23,20 +26,33 @@ void put_back(torch::jit::Stack* stack, size_t bottom, const Arguments& argument
 }
 
 // Micro-batch 0 of a region that is under way may stand in the way of an operator outside it.
-bool free_first_frames() {
-  bool freed = false;
-  for (const auto& region : session().live_regions()) freed |= region->shrink();
-  return freed;
+bool shrink_regions() {
+  bool shrunk = false;
+  for (const auto& region : session().live_regions()) shrunk |= region->holds_first_frame() && region->shrink();
+  return shrunk;
 }
+
+// Note [A rescue within a rescue]
+// What a rescue runs again may run out in turn, and be rescued: the operators inside a composite one, say. The same operator within its
+// own rescue is not: what could be split has been.
+thread_local std::vector<const c10::FunctionSchema*> stack_of_rescues;
+
+class InRescue {
+ public:
+  explicit InRescue(const c10::OperatorHandle& op) { stack_of_rescues.push_back(&op.schema()); }
+  ~InRescue() { stack_of_rescues.pop_back(); }
+  InRescue(const InRescue&) = delete;
+  InRescue& operator=(const InRescue&) = delete;
+};
 
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
-  const auto plan = choose_seeds(s.tape, [](const Plan& p) { return p.reaches_pending; });
+  const auto plan = choose_seeds(s.tape, [](const Plan& p) { return p.reaches_pending; }, s.batch_in_use());
   if (!plan) throw CannotConvert("nothing that the step has computed so far can be split along a dimension of its inputs.");
   if (!c10::AutogradState::get_tls_state().get_grad_mode() && s.tape.pending() != nullptr) {
     for (const TapeRef& ref : s.tape.pending()->refs) {
-      if (!plan->placements[ref.value].is_replicate() && s.tape.values()[ref.value].requires_grad) {
+      if (!plan->placements[ref.value].is_replicate() && s.tape.values()[ref.value].differentiable()) {
         throw CannotConvert("it happened under no_grad on a tensor that requires grad, as inside an autograd.Function or a checkpoint.");
       }
     }
@@ -53,14 +69,33 @@ int64_t split_step(const OutOfMemory& oom) {
   return plan->batch;
 }
 
+// Whether nothing is lost if the call has written to its arguments before it failed: they are computed anew.
+bool may_repeat(const c10::OperatorHandle& op, const Arguments& arguments) {
+  const OpTraits& traits = op_traits(op);
+  if (traits.silent_effect) return false;
+  if (!traits.writes) return true;
+  bool anew = true;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+    const c10::AliasInfo* alias = op.schema().arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) return;
+    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+    anew &= entry.region != nullptr && !entry.region->materialised(entry.value);
+  });
+  return anew;
+}
+
 void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, size_t bottom, const Arguments& arguments,
             std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
   const OpTraits& traits = op_traits(op);
-  const bool may_repeat = !traits.writes && !traits.silent_effect;
   std::string reason;
   int64_t batch = 0;
+  if (std::find(stack_of_rescues.begin(), stack_of_rescues.end(), &op.schema()) != stack_of_rescues.end()) {
+    s.tape.discard();
+    std::rethrow_exception(ran_out);
+  }
+  const InRescue within(op);
   try {
     if (traits.silent_effect) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
@@ -72,16 +107,12 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     report_refusal(oom, "one row of the batch does not fit.", batch);
     std::rethrow_exception(ran_out);
   }
-  if (reason.empty()) {
-    put_back(stack, bottom, arguments);
-    if (dispatch_lazily(op, keys, stack)) return;
-  }
-  // The call itself is not split. It may fit now.
-  while (may_repeat && (reason.empty() || free_first_frames())) {
-    reason = "the operator reads no split tensor, and it does not fit beside one row of the batch.";
+  // The call again: split, or whole where there is more room now.
+  while (may_repeat(op, arguments) && (reason.empty() || shrink_regions())) {
+    reason = "it does not fit beside one row of the batch.";
     put_back(stack, bottom, arguments);
     try {
-      run_plainly(op, keys, stack);
+      if (!dispatch_lazily(op, keys, stack)) run_plainly(op, keys, stack);
       return;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
@@ -93,6 +124,8 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 }
 
 }  // namespace
+
+bool in_rescue() { return !stack_of_rescues.empty(); }
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const NoInterceptGuard no_intercept;

@@ -13,4 +13,7 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 // operator's own error when that cannot be done.
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Whether this thread runs an operator again that ran out of memory: what fails within is the rescue's affair.
+bool in_rescue();
+
 }  // namespace koila

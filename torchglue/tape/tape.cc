@@ -1,6 +1,11 @@
 #include "torchglue/tape/tape.h"
 
+#include <ATen/SequenceNumber.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
+#include <string_view>
+#include <typeinfo>
 
 #include "torchglue/op_traits.h"
 
@@ -15,7 +20,18 @@ bool same_state(const OpState& a, const OpState& b) {
          a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda;
 }
 
+// Whether PyTorch's own operators made the node; false for what Python and C++ users define.
+bool is_builtin(const torch::autograd::Node& node) {
+  const std::string_view type = typeid(node).name();
+  return type.find("8autograd9generated") != std::string_view::npos || type.find("8autograd10CopySlices") != std::string_view::npos;
+}
+
 }  // namespace
+
+const torch::autograd::Node* node_of(const at::Tensor& tensor) {
+  const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta == nullptr ? nullptr : meta->grad_fn_.get();
+}
 
 uint32_t version_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -26,6 +42,10 @@ at::Tensor TapeValue::lock() const {
   if (strong.defined()) return strong;
   auto impl = weak.lock();
   return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+}
+
+bool TapeValue::known_node(const torch::autograd::Node* node) const {
+  return node == grad_fn || (grad_fn != nullptr && node != nullptr && is_builtin(*node));
 }
 
 bool TapeValue::held_elsewhere() const { return weak.use_count() > (strong.defined() ? 1u : 0u); }
@@ -51,37 +71,38 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
     value.storage_offset = impl->storage_offset();
   }
   value.requires_grad = tensor.requires_grad();
+  value.grad_fn = node_of(tensor);
   index_[impl] = id;
   return id;
 }
 
 // Note [Tensors that come back changed]
 // A tensor that the tape knows may have changed in ways that no operator showed: written to through an alias the tape does not know,
-// made a leaf (`Parameter(t)`, `t.requires_grad_()`), or given a grad_fn by a Python autograd.Function. In the first two cases it enters
-// anew, as a capture. In the third, an opaque function stands between the tape so far and what follows, and its graph points into
-// graphs of the tape so far, which therefore must stay as they are: the tape is cut here.
+// made a leaf (`Parameter(t)`, `t.requires_grad_()`), or given another grad_fn by an autograd.Function. It then enters anew, as a capture.
+// But a capture whose graph points into graphs of the tape (an opaque function's output; a buffer that a differentiable value was written
+// into) needs them as they are, so the tape is cut before it enters. Which ones do is told by autograd's sequence numbers, which
+// grow with every node that this thread makes.
+bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
+  return node != nullptr && differentiable_ && node->sequence_nr() >= first_node_ && node->name() != kRegionNode;
+}
+
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
   if (it != index_.end()) {
     const TapeValue& value = values_[it->second];
-    const bool grad_now = tensor.requires_grad();
-    if (groups_[value.group].version == version_of(tensor) && value.requires_grad == grad_now) return it->second;
-    if (!value.requires_grad && grad_now && !tensor.is_leaf() && !value.is_capture()) {
-      auto kept_op = std::move(pending_);
-      cut();
-      pending_ = std::move(kept_op);
-      if (pending_) {
-        // Arguments of the pending call that were looked up before this one: look again, they are captures now. Their tensors are the
-        // caller's, so begin() repeats the walk.
-        pending_->refs.clear();
-      }
-      record_ = false;
-    } else {
+    const torch::autograd::Node* node = node_of(tensor);
+    const bool same = value.known_node(node) && tensor.requires_grad() == value.requires_grad;
+    if (same && groups_[value.group].version == version_of(tensor)) return it->second;
+    if (!hangs_on_tape(node)) {
       // Whatever this tensor was on the tape, it is not any more.
       TapeValue& old = values_[it->second];
       old.weak.reset();
       old.strong.reset();
     }
+  }
+  if (hangs_on_tape(node_of(tensor))) {
+    cut();
+    record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
   }
   groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
   return add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
@@ -89,6 +110,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
 
 void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {
   const TapeValueId value = look_up(tensor);
+  if (!record_) return;
   // Numbers that Python wrapped as tensors live no longer than the call.
   if (values_[value].is_capture() && tensor.dim() == 0 && !values_[value].strong.defined()) values_[value].strong = tensor;
   pending_->refs.push_back({arg, element, value, version_of(tensor)});
@@ -114,20 +136,21 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
       return;
     }
   }
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (bool again = true; again;) {
     pending_.emplace(TapeOp{op, {}, {}, {}, 0, false});
     record_ = true;
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
       if (record_) add_ref(t, static_cast<uint16_t>(arg), element);
     });
-    if (record_) break;  // else the tape was cut on the way, see Note [Tensors that come back changed]
+    again = !record_;  // cut on the way, see Note [Tensors that come back changed]; a tape that is empty is not cut again
   }
-  if (!record_ || pending_->refs.empty()) {
+  if (pending_->refs.empty()) {
     pending_.reset();
     record_ = false;
     return;
   }
   pending_->state = intern_state();
+  sequence_before_ = at::sequence_number::peek();
   pending_->args.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     switch (traits.kinds[i]) {
@@ -158,7 +181,7 @@ void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> argume
     const TapeValue& known = values_[it->second];
     Group& group = groups_[known.group];
     const uint32_t version = version_of(tensor);
-    if (group.version == version && known.requires_grad == tensor.requires_grad()) {  // an argument handed back as it was
+    if (group.version == version && known.requires_grad == tensor.requires_grad() && known.known_node(node_of(tensor))) {  // an argument handed back as it was
       op.outputs.push_back(it->second);
       return;
     }
@@ -201,7 +224,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
   for (const c10::IValue& v : results) {
     if (v.isTensor()) {
       if (v.toTensor().defined()) {
-        differentiable |= v.toTensor().requires_grad();
+        differentiable |= node_of(v.toTensor()) != nullptr;
         add_output(v.toTensor(), arguments);
       } else {
         pending_->outputs.push_back(kNoTapeValue);
@@ -209,7 +232,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     } else if (v.isList()) {
       for (const c10::IValue& element : v.toListRef()) {
         if (element.isTensor() && element.toTensor().defined()) {
-          differentiable |= element.toTensor().requires_grad();
+          differentiable |= node_of(element.toTensor()) != nullptr;
           add_output(element.toTensor(), arguments);
         } else {
           pending_->outputs.push_back(kNoTapeValue);
@@ -222,8 +245,12 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
       size_t ref = 0;
       for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
         TapeValue& value = values_[pending_->refs[ref++].value];
-        if (!value.strong.defined() && (value.is_capture() || !value.requires_grad)) value.strong = t;
+        if (!value.strong.defined() && (value.is_capture() || !value.differentiable())) value.strong = t;
       });
+    }
+    if (differentiable && !differentiable_) {
+      differentiable_ = true;
+      first_node_ = sequence_before_;
     }
     ops_.push_back(std::move(*pending_));
   }
@@ -260,6 +287,7 @@ void Tape::cut() {
   index_.clear();
   pending_.reset();
   record_ = false;
+  differentiable_ = false;
   collect_at_ = kCollectAtLeast;
 }
 

@@ -15,11 +15,16 @@
 
 #include "torchglue/tls.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace koila {
 
 using TapeValueId = uint32_t;
 inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
+inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
 // Note [What the tape holds]
 // The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost nothing in a training step:
@@ -38,10 +43,16 @@ struct TapeValue {
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
   at::ScalarType dtype = at::ScalarType::Float;
-  bool requires_grad = false;
+  bool requires_grad = false;             // what tensor.requires_grad said
+  const void* grad_fn = nullptr;          // its node then, for comparison only
   bool is_view = false;                   // shares the storage of an input of its producer
 
   bool is_capture() const { return producer == kNoProducer; }
+  // Whether gradients pass through it. A view made under no_grad says that it requires grad, and has no node.
+  bool differentiable() const { return is_capture() ? requires_grad : grad_fn != nullptr; }
+  // Whether a node that the tensor has now is the operator's own. An in-place write through a view gives its base, and a view of a base
+  // that was written to, another one.
+  bool known_node(const torch::autograd::Node* node) const;
   // The tensor, or undefined when the program has dropped it and the tape does not hold it.
   at::Tensor lock() const;
   // Whether anybody besides the tape holds it.
@@ -96,6 +107,8 @@ class Tape {
   bool on_capture(uint32_t group) const { return groups_[group].on_capture; }
   // The current value of a tensor, or kNoTapeValue.
   TapeValueId find(const c10::TensorImpl* impl) const;
+  // Whether its tensor, if alive, still has this value: nothing was written to it in place since.
+  bool is_current(TapeValueId value) const { return find(values_[value].weak._unsafe_get_target()) == value; }
   bool empty() const { return ops_.empty(); }
 
  private:
@@ -108,6 +121,7 @@ class Tape {
   };
 
   TapeValueId look_up(const at::Tensor& tensor);
+  bool hangs_on_tape(const torch::autograd::Node* node) const;
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
@@ -122,7 +136,13 @@ class Tape {
   std::optional<TapeOp> pending_;
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
+  bool differentiable_ = false;    // whether an operator on the tape made a graph,
+  uint64_t first_node_ = 0;        // from this sequence number on
+  uint64_t sequence_before_ = 0;   // at begin()
 };
+
+// The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
+const torch::autograd::Node* node_of(const at::Tensor& tensor);
 
 // Version counter of a tensor; 0 for inference tensors, which have none.
 uint32_t version_of(const at::Tensor& tensor);
