@@ -17,6 +17,7 @@ class Reading(Vectors):
     """A step that looks at its values before backward, before the optimizer, and after it."""
 
     symmetric = False  # single rows are looked at
+    held_per_row = (32 + 10) * 4  # hidden values and outputs live to the end of the step, whether they are read or not
 
     def model(self):
         return nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 10))
