@@ -179,45 +179,77 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   return needed;
 }
 
-std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves, int64_t usual_batch) {
-  const auto& values = tape.values();
-  const auto score = [&](const Plan& plan) { return std::make_tuple(serves(plan), plan.batch == usual_batch, plan.bytes); };
-  std::optional<Plan> best;
-  std::vector<TapeValueId> candidates;
-  // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
-  for (bool requires_grad : {false, true}) {
-    if (best && serves(*best)) break;
-    for (TapeValueId v = 0; v < values.size(); ++v) {
-      const TapeValue& value = values[v];
-      // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
-      const bool candidate = value.is_capture() || (!value.differentiable() && value.strong.defined());
-      if (!candidate || value.differentiable() != requires_grad || value.sizes.empty() || !value.lock().defined()) continue;
-      if (!value.is_capture() && tape.find(value.lock().unsafeGetTensorImpl()) != v) continue;  // written to since
-      candidates.push_back(v);
-      for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
-        if (value.sizes[dim] < 2) continue;
-        Plan plan = infer_placements(tape, value.sizes[dim], {{v, Placement::shard(static_cast<int64_t>(dim))}});
-        if (plan.bytes == 0 && !plan.reaches_pending) continue;
-        if (!best || score(plan) > score(*best)) best = std::move(plan);
-      }
-    }
-  }
-  if (!best) return std::nullopt;
-  for (TapeValueId v : candidates) {
-    if (!best->placements[v].is_replicate() || !values[v].is_capture()) continue;
-    for (size_t dim = 0; dim < values[v].sizes.size(); ++dim) {
-      const int64_t size = values[v].sizes[dim];
-      if (size < best->batch || size % best->batch != 0) continue;
-      std::vector<Seed> seeds = best->seeds;
-      seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / best->batch)});
-      Plan plan = infer_placements(tape, best->batch, std::move(seeds));
-      if (score(plan) > score(*best)) {
-        best = std::move(plan);
+namespace {
+
+using Score = std::tuple<bool, bool, int64_t>;  // serves, of the usual batch, bytes
+
+struct Candidate {
+  Seed seed;
+  int64_t batch;
+  Score score;
+  bool tried = false;
+};
+
+// Every capture that goes along with the plan.
+Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score) {
+  for (TapeValueId v : values) {
+    const TapeValue& value = tape.values()[v];
+    if (!plan.placements[v].is_replicate() || !value.is_capture()) continue;
+    for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
+      const int64_t size = value.sizes[dim];
+      if (size < plan.batch || size % plan.batch != 0) continue;
+      std::vector<Seed> seeds = plan.seeds;
+      seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / plan.batch)});
+      Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
+      if (score(wider) > score(plan)) {
+        plan = std::move(wider);
         break;
       }
     }
   }
-  return best;
+  return plan;
+}
+
+}  // namespace
+
+std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
+  constexpr size_t kTries = 16;
+  const auto& values = tape.values();
+  const std::function<Score(const Plan&)> score = [&](const Plan& plan) {
+    return Score{wanted.serves(plan), plan.batch == wanted.usual_batch, plan.bytes};
+  };
+  std::vector<TapeValueId> seen;
+  std::vector<Candidate> candidates;
+  size_t tries = 0;
+  // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
+  for (bool parameters : {false, true}) {
+    for (TapeValueId v = 0; v < values.size(); ++v) {
+      const TapeValue& value = values[v];
+      // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
+      const bool candidate = value.is_capture() || (!value.differentiable() && value.strong.defined());
+      if (!candidate || value.differentiable() != parameters || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
+      seen.push_back(v);
+      for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
+        if (value.sizes[dim] < 2) continue;
+        const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
+        const Plan plan = infer_placements(tape, value.sizes[dim], {seed});
+        if (plan.bytes > 0 || plan.reaches_pending) candidates.push_back({seed, value.sizes[dim], score(plan)});
+      }
+    }
+    std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    for (Candidate& candidate : candidates) {
+      if (candidate.tried || tries == kTries) continue;
+      if (!parameters && !std::get<0>(candidate.score)) continue;  // an input that requires grad may serve better
+      candidate.tried = true;
+      ++tries;
+      Plan plan = infer_placements(tape, candidate.batch, {candidate.seed});
+      Plan wide = widen(tape, plan, seen, score);
+      if (wanted.feasible(wide)) return wide;
+      if (wide.seeds.size() > 1 && wanted.feasible(plan)) return plan;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace koila

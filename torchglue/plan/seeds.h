@@ -39,11 +39,18 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan);
 // Sizes and rules only: nothing is read or run.
 Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds);
 
+// What a plan is for.
+struct Wanted {
+  std::function<bool(const Plan&)> serves;    // reaches the call in flight, or the roots of backward
+  std::function<bool(const Plan&)> feasible;  // the step on the tape can be converted by it; asked of few plans
+  int64_t usual_batch = 0;                    // what this step is split into already; 0: nothing
+};
+
 // Note [A wrong seed costs speed]
 // Every capture and dimension is a candidate, also one that is no batch at all: a split that the rules carry is exact whatever it means
-// to the program. So the choice is greedy by bytes: first the seed whose plan saves most, then every further capture that goes along
-// with it. A batch of `usual_batch` rows (0: none) is what this step is split into already, and comes before others. Plans that serve (reach the call in flight, or the roots of backward) come before those that do not.
+// to the program. So the choice is greedy by bytes: first the seed whose plan frees most, then every further capture that goes along
+// with it. Plans that serve come before those that do not, then those of the usual batch. The first that is feasible is taken.
 // Nothing: no capture has a dimension that the rules can split.
-std::optional<Plan> choose_seeds(const Tape& tape, const std::function<bool(const Plan&)>& serves, int64_t usual_batch = 0);
+std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted);
 
 }  // namespace koila

@@ -105,40 +105,38 @@ void release_graph(const edge_list& roots, const ska::flat_hash_set<Node*>& keep
 edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
   Session& s = session();
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
-  const auto plan = choose_seeds(s.tape, [&](const Plan& p) {
+  const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
     return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
-  }, s.batch_in_use());
-  if (!plan || plan->bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
-  const std::vector<at::Tensor> tensors = root_tensors(s.tape, *plan, roots);
-  for (const at::Tensor& t : tensors) {
-    if (!t.defined()) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
-  }
+  };
+  const auto check = [&](const Plan& p) {
+    if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
+    if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
+    if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
+    for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
+      const at::Tensor t = p.descends[v] && !s.tape.values()[v].is_capture() ? s.tape.values()[v].lock() : at::Tensor();
+      if (!t.defined() || !t.grad_fn()) continue;
+      for (const Edge& output : outputs) {
+        if (output.function.get() == t.grad_fn().get()) throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
+      }
+    }
+  };
+  const Plan plan = find_plan(s.tape, {serves, check, s.batch_in_use()});
+  const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
   ska::flat_hash_set<Node*> outside;  // graphs that the region will hang on
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
     const TapeValue& value = s.tape.values()[v];
     const at::Tensor t = value.lock();
-    if (!t.defined() || !t.grad_fn()) continue;
-    if (value.is_capture() || !plan->descends[v]) {
-      outside.insert(t.grad_fn().get());
-      continue;
-    }
-    for (const Edge& output : outputs) {
-      if (output.function.get() == t.grad_fn().get()) {
-        throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
-      }
-    }
+    if (t.defined() && t.grad_fn() && (value.is_capture() || !plan.descends[v])) outside.insert(t.grad_fn().get());
   }
-  check_convertible(s.tape, *plan);
-  const int64_t rows = first_micro_batch(plan->batch);
-  if (rows >= plan->batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
-  const auto seeds = learn(s.tape, *plan, rows);
+  const int64_t rows = first_micro_batch(plan.batch);
+  const auto seeds = learn(s.tape, plan, rows);
   release_graph(roots, outside);
-  convert(s.tape, *plan, rows);
+  convert(s.tape, plan, rows);
   for (const LearnedSeed& seed : seeds) {
     if (s.current) s.current->begin_with(seed.key, seed.times);
   }
-  if (oom != nullptr) report_rescue(*oom, s.current ? s.current->micro_batch() : rows, plan->batch);
+  if (oom != nullptr) report_rescue(*oom, s.current ? s.current->micro_batch() : rows, plan.batch);
   edge_list split;
   for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));
   return split;

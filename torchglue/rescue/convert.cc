@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
@@ -194,8 +195,7 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
   }
 }
 
-}  // namespace
-
+// Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan) {
   check_old_graph(tape, plan);
   const RealValues real(tape);
@@ -217,6 +217,26 @@ void check_convertible(const Tape& tape, const Plan& plan) {
       if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
     }
   }
+}
+
+}  // namespace
+
+Plan find_plan(const Tape& tape, const PlanWanted& wanted) {
+  std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
+  bool first = true;
+  const auto feasible = [&](const Plan& plan) {
+    try {
+      wanted.check(plan);
+      check_convertible(tape, plan);
+      return true;
+    } catch (const CannotConvert& why) {
+      if (std::exchange(first, false)) reason = why.what();
+      return false;
+    }
+  };
+  std::optional<Plan> plan = choose_seeds(tape, {wanted.serves, feasible, wanted.usual_batch});
+  if (!plan) throw CannotConvert(reason);
+  return *std::move(plan);
 }
 
 std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro_batch) {

@@ -17,8 +17,14 @@ struct CannotConvert : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Whether conversion can succeed; throws CannotConvert when not. Reads only.
-void check_convertible(const Tape& tape, const Plan& plan);
+// The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
+// the best of all would not do when there is none. Reads only.
+struct PlanWanted {
+  std::function<bool(const Plan&)> serves;
+  std::function<void(const Plan&)> check;
+  int64_t usual_batch = 0;
+};
+Plan find_plan(const Tape& tape, const PlanWanted& wanted);
 
 // Makes every live tensor that the plan splits a deferred tensor of a new region, frees the activations, and cuts the tape.
 // `micro_batch`: rows to begin with. Throws out of memory when not even one row of an operator without a rule fits; the deferred

@@ -45,28 +45,29 @@ class InRescue {
   InRescue& operator=(const InRescue&) = delete;
 };
 
+void check_call_in_flight(const Plan& plan) {
+  const Tape& tape = session().tape;
+  if (c10::AutogradState::get_tls_state().get_grad_mode() || tape.pending() == nullptr) return;
+  for (const TapeRef& ref : tape.pending()->refs) {
+    if (!plan.placements[ref.value].is_replicate() && tape.values()[ref.value].differentiable()) {
+      throw CannotConvert("it happened under no_grad on a tensor that requires grad, as inside an autograd.Function or a checkpoint.");
+    }
+  }
+}
+
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
-  const auto plan = choose_seeds(s.tape, [](const Plan& p) { return p.reaches_pending; }, s.batch_in_use());
-  if (!plan) throw CannotConvert("nothing that the step has computed so far can be split along a dimension of its inputs.");
-  if (!c10::AutogradState::get_tls_state().get_grad_mode() && s.tape.pending() != nullptr) {
-    for (const TapeRef& ref : s.tape.pending()->refs) {
-      if (!plan->placements[ref.value].is_replicate() && s.tape.values()[ref.value].differentiable()) {
-        throw CannotConvert("it happened under no_grad on a tensor that requires grad, as inside an autograd.Function or a checkpoint.");
-      }
-    }
-  }
-  check_convertible(s.tape, *plan);
-  const int64_t rows = first_micro_batch(plan->batch);
-  const auto seeds = learn(s.tape, *plan, rows);
-  convert(s.tape, *plan, rows);
+  const Plan plan = find_plan(s.tape, {[](const Plan& p) { return p.reaches_pending; }, check_call_in_flight, s.batch_in_use()});
+  const int64_t rows = first_micro_batch(plan.batch);
+  const auto seeds = learn(s.tape, plan, rows);
+  convert(s.tape, plan, rows);
   const int64_t in_use = s.current ? s.current->micro_batch() : rows;
   for (const LearnedSeed& seed : seeds) {
     if (s.current) s.current->begin_with(seed.key, seed.times);
   }
-  report_rescue(oom, in_use, plan->batch);
-  return plan->batch;
+  report_rescue(oom, in_use, plan.batch);
+  return plan.batch;
 }
 
 // Whether nothing is lost if the call has written to its arguments before it failed: they are computed anew.
