@@ -36,6 +36,7 @@ class Case:
     dtype: str = "float32"
     shuffle: bool = False  # permute the rows of every batch: the noise floor of plain PyTorch
     limit_from: int = 1  # the step at which budget and injection begin
+    drops: bool = False  # the program lets go of a batch before it draws the next
 
     @property
     def task(self):
@@ -67,6 +68,8 @@ class Result:
     arrays: dict
     peak: int | None = None
     fixed: int = 0
+    loading: int = 0  # the peak while a batch is drawn, and that while a step runs; measured by `track` alone
+    stepping: int = 0
     step: int = 0  # the step that failed
     requests: int = 0  # allocations from the step at which limits begin to the end, whatever the end was
     live: list = dataclasses.field(default_factory=list)
