@@ -13,7 +13,8 @@ def test_equal_to_the_bit(family):
     assert result.rescued == 0 and result.regions == 0
 
 
-@pytest.mark.parametrize("family", families())
+# same_sizes has eleven rows of eleven numbers by design: 12 KiB, of which a per cent is one small tensor.
+@pytest.mark.parametrize("family", [family for family in families() if family != "same_sizes"])
 def test_memory(family):
     """At a size where activations are what counts. At a few KiB one small input that lives until the end of backward is a per cent."""
     case = Case(family, "adamw", rows=families()[family].budget_rows)
