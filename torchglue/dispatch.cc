@@ -100,6 +100,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
 
 // Puts a value that another region gives up under a mark, so that what follows can be split again.
 void hand_over(const SplitArgument& argument) {
+  session().log(KOILA_LOG_TRACE, "a value of another region, or one with a graph from outside, is materialised");
   const auto region = argument.region->shared_from_this();
   region->materialise({argument.value});
   if (argument.tensor.requires_grad()) region->consume(argument.value);
@@ -224,6 +225,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   for (;;) {
     Question q = ask(op, arguments);
     if (q.must_read.defined()) {
+      session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
       materialise_tensor(q.must_read);
       continue;
     }

@@ -135,14 +135,24 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       }
     }
   }
-  if (tape.pending() != nullptr) plan.reaches_pending = is_split(*tape.pending());
+  if (tape.pending() != nullptr && is_split(*tape.pending())) {
+    OpCall call = call_on_tape(tape, *tape.pending(), batch, placement);
+    const Rule* rule = op_traits(tape.pending()->op).rule;
+    plan.pending = Plan::Pending::kWhole;
+    if (rule != nullptr && rule->fn(call) == Verdict::kLocal) {
+      const bool split = std::any_of(call.outputs().begin(), call.outputs().end(), [](const Placement& p) { return p.is_shard(); });
+      plan.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
+    }
+  }
   const auto needed = needed_ops(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i] || tape.ops()[i].in_place) continue;
     for (TapeValueId out : tape.ops()[i].outputs) {
       if (out == kNoTapeValue || plan.placements[out].is_replicate() || is_seed(plan, out)) continue;
       const TapeValue& value = tape.values()[out];
-      if (!value.is_view && !value.is_capture()) plan.bytes += bytes_of(value);
+      // What a graph holds counts, and what the program holds on the way to the call in flight: elsewhere it is there to stay.
+      const bool held = value.differentiable() || (plan.pending != Plan::Pending::kNotReached && value.held_elsewhere());
+      if (!value.is_view && !value.is_capture() && held) plan.bytes += bytes_of(value);
     }
   }
   return plan;
@@ -181,7 +191,7 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
 
 namespace {
 
-using Score = std::tuple<bool, bool, int64_t>;  // serves, of the usual batch, bytes
+using Score = std::tuple<int, bool, int64_t>;  // serves, of the usual batch, bytes
 
 struct Candidate {
   Seed seed;
@@ -216,7 +226,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   constexpr size_t kTries = 16;
   const auto& values = tape.values();
   const std::function<Score(const Plan&)> score = [&](const Plan& plan) {
-    return Score{wanted.serves(plan), plan.batch == wanted.usual_batch, plan.bytes};
+    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes};
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
@@ -234,13 +244,13 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
         if (value.sizes[dim] < 2) continue;
         const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
         const Plan plan = infer_placements(tape, value.sizes[dim], {seed});
-        if (plan.bytes > 0 || plan.reaches_pending) candidates.push_back({seed, value.sizes[dim], score(plan)});
+        if (plan.bytes > 0 || plan.pending != Plan::Pending::kNotReached) candidates.push_back({seed, value.sizes[dim], score(plan)});
       }
     }
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
     for (Candidate& candidate : candidates) {
       if (candidate.tried || tries == kTries) continue;
-      if (!parameters && !std::get<0>(candidate.score)) continue;  // an input that requires grad may serve better
+      if (!parameters && std::get<0>(candidate.score) == 0) continue;  // an input that requires grad may serve better
       candidate.tried = true;
       ++tries;
       Plan plan = infer_placements(tape, candidate.batch, {candidate.seed});

@@ -25,7 +25,9 @@ struct Plan {
   std::vector<Placement> placements;  // by tape value
   std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
   int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
-  bool reaches_pending = false;       // the call in flight reads something split
+  // What becomes of the call in flight.
+  enum class Pending : uint8_t { kNotReached, kWhole /* reads something split, and has no rule for it */, kSummed, kSplit };
+  Pending pending = Pending::kNotReached;
 };
 
 bool is_seed(const Plan& plan, TapeValueId value);
@@ -41,7 +43,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds);
 
 // What a plan is for.
 struct Wanted {
-  std::function<bool(const Plan&)> serves;    // reaches the call in flight, or the roots of backward
+  std::function<bool(const Plan&)> serves;    // reaches the roots of backward; null: the call in flight
   std::function<bool(const Plan&)> feasible;  // the step on the tape can be converted by it; asked of few plans
   int64_t usual_batch = 0;                    // what this step is split into already; 0: nothing
 };

@@ -2,7 +2,15 @@
 
 namespace koila {
 
-DeferredMeta::~DeferredMeta() { region_->on_death(impl_, value_); }
+// Python's bindings of factories (`zeros_like`) strip what they return of its autograd metadata: such a tensor is not dead.
+DeferredMeta::~DeferredMeta() {
+  const bool alive = c10::raw::intrusive_ptr::use_count(impl_) > 0;
+  if (alive && impl_->autograd_meta() == nullptr && region_->keeps(impl_, value_)) {
+    impl_->set_autograd_meta(std::make_unique<DeferredMeta>(std::move(region_), impl_, value_));
+    return;
+  }
+  region_->on_death(impl_, value_);
+}
 
 DeferredRegistry& deferred_registry() {
   static auto* registry = new DeferredRegistry;  // never destroyed: tensors may outlive static destruction

@@ -20,13 +20,13 @@ namespace koila {
 //
 // Its autograd metadata is a subclass that tells the region when the tensor dies: the last moment to let go of micro-batch 0's part.
 struct DeferredMeta : torch::autograd::AutogradMeta {
-  DeferredMeta(std::shared_ptr<Region> region, const c10::TensorImpl* impl, ValueId value)
+  DeferredMeta(std::shared_ptr<Region> region, c10::TensorImpl* impl, ValueId value)
       : region_(std::move(region)), impl_(impl), value_(value) {}
   ~DeferredMeta() override;
 
  private:
   std::shared_ptr<Region> region_;
-  const c10::TensorImpl* impl_;
+  c10::TensorImpl* impl_;
   ValueId value_;
 };
 

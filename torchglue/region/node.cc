@@ -270,7 +270,14 @@ at::Tensor Region::room_for(const Held& held) {
   const int64_t budget = s.runtime->budget_bytes(device);
   const bool tight = budget > 0 && bytes > 65536 &&
                      static_cast<int64_t>(bytes) * 4 > budget - std::max(s.runtime->live_bytes(device), s.runtime->peak_bytes(device) / 2);
-  return empty_full(group, tight);
+  if (!tight) {
+    try {
+      return empty_full(group, false);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+    }
+  }
+  return empty_full(group, true);
 }
 
 // Note [When a region ends]

@@ -86,6 +86,16 @@ size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t off
   return static_cast<size_t>(last + 1) * itemsize;
 }
 
+// Whether two tensors of the same dimensions lie in memory in the same order, as far as dimensions of size 1 let one see.
+bool same_order(const at::Tensor& a, const at::Tensor& b) {
+  for (int64_t i = 0; i < a.dim(); ++i) {
+    for (int64_t j = i + 1; j < a.dim(); ++j) {
+      if (a.size(i) > 1 && a.size(j) > 1 && b.size(i) > 1 && b.size(j) > 1 && (a.stride(i) > a.stride(j)) != (b.stride(i) > b.stride(j))) return false;
+    }
+  }
+  return true;
+}
+
 // A view made under no_grad says that it requires grad when its base does, and has no node.
 bool has_node(const at::Tensor& local) { return local.requires_grad() && node_of(local) != nullptr; }
 
@@ -259,7 +269,7 @@ void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
     for (Value& value : values_) value.node_output = -1;
     for (Capture& capture : captures_) {
       capture.edge = -1;
-      if (capture.requires_grad) static_cast<RegionNode*>(node_)->add_capture(capture);
+      if (capture.requires_grad && capture.tensor.defined()) static_cast<RegionNode*>(node_)->add_capture(capture);
     }
   }
   Value& value = values_[id];
@@ -389,7 +399,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (*on_meta) {
         const c10::IValue& v = (**on_meta)[result];
         const at::Tensor meta = element < 0 ? v.toTensor() : v.toListRef()[element].toTensor();
-        if (meta.sizes() == at::IntArrayRef(sizes) && meta.is_non_overlapping_and_dense()) strides = meta.strides().vec();
+        if (meta.sizes() == at::IntArrayRef(sizes) && meta.is_non_overlapping_and_dense() && same_order(meta, local)) strides = meta.strides().vec();
       }
     }
     at::Tensor tensor = make_deferred(local, sizes, strides, 0,
@@ -542,8 +552,55 @@ void Region::bury_dead() {
   for (const auto& [id, impl] : dead) bury(id, impl);
 }
 
+// Note [Steps without a backward]
+// The same call again may be another tower of this step (an anchor, a positive, a negative), or the next batch of an evaluation loop,
+// whose last output the program still holds. Both join; what nothing descends from any more is let go at that moment, with its captures.
+// An end to it all: what instructions leave behind is small, and not nothing.
+bool Region::begin_with(uint64_t key, int times) {
+  constexpr int kAtMost = 64;
+  int& begun = begun_with_[key];
+  if (begun < times) {
+    ++begun;
+    return true;
+  }
+  if (!has_deferred() || begun >= kAtMost) return false;
+  prune();
+  ++begun;
+  return true;
+}
+
+void Region::prune() {
+  bury_dead();
+  const Schedule plan = schedule(in_use());
+  std::vector<char> read(captures_.size(), 0);
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    Instruction& in = instructions_[i];
+    if (!plan.needed[i]) {
+      in.arguments.clear();
+      in.outputs.clear();
+      in.denominator = -1;
+      continue;
+    }
+    if (in.denominator >= 0) read[uses_[in.denominator].capture] = 1;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kUse) read[uses_[o.id].capture] = 1;
+      }
+    }
+  }
+  for (size_t u = 0; u < uses_.size(); ++u) {
+    if (!read[uses_[u].capture] && u < first_.uses.size()) first_.uses[u].reset();
+  }
+  for (size_t c = 0; c < captures_.size(); ++c) {
+    if (read[c] || !captures_[c].tensor.defined()) continue;
+    const auto it = capture_index_.find(captures_[c].tensor.unsafeGetTensorImpl());
+    if (it != capture_index_.end() && it->second == c) capture_index_.erase(it);
+    captures_[c].tensor.reset();
+  }
+}
+
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
-  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return storage_of(c.tensor) == storage; });
+  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
 }
 
 // Note [Writes to captures]
@@ -561,7 +618,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
   NoInterceptGuard no_intercept;
   at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
-    if (storage_of(capture.tensor) != storage || capture.requires_grad) continue;
+    if (!capture.tensor.defined() || storage_of(capture.tensor) != storage || capture.requires_grad) continue;
     capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
     capture.tensor = capture.tensor.clone();
     capture.version = version_of(capture.tensor);

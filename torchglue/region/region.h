@@ -186,8 +186,9 @@ class Region : public std::enable_shared_from_this<Region> {
   bool would_cycle(const at::Tensor& capture) const;
   // Nothing joins any more.
   void close();
-  // Notes that a seed joins whose first call has this key; false when it has joined `times` times already: it belongs to another step.
-  bool begin_with(uint64_t key, int times) { return ++begun_with_[key] <= times; }
+  // Notes that a seed joins whose first call has this key. False when it belongs to another step: it has joined `times` times already, and
+  // nothing of before is waiting for its value (or too much is, see Note [Steps without a backward]).
+  bool begin_with(uint64_t key, int times);
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
   void rebind(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch.
@@ -225,6 +226,10 @@ class Region : public std::enable_shared_from_this<Region> {
   const Group& group(uint32_t id) const { return groups_[id]; }
   const std::vector<Capture>& captures() const { return captures_; }
   void on_death(const c10::TensorImpl* impl, ValueId id) noexcept;
+  // Whether the tensor still stands for the value, and may go on to without a gradient edge.
+  bool keeps(const c10::TensorImpl* impl, ValueId id) const noexcept {
+    return !released_ && id < values_.size() && values_[id].impl == impl && !values_[id].requires_grad;
+  }
   // An in-place write to `storage` is about to happen.
   void before_write(const c10::StorageImpl* storage);
   bool captures_storage(const c10::StorageImpl* storage) const;
@@ -251,6 +256,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void install(ValueId id, const at::Tensor& tensor);
   void attach_gradient(ValueId id, const at::Tensor& deferred);
   void forget(ValueId id) noexcept;
+  void prune();
 
   // run.cc
   // A value being put together from its rows.

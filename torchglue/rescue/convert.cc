@@ -294,7 +294,9 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   s.converting = true;
   const auto needed = needed_ops(tape, plan);
   at::Device device = tape.values()[plan.seeds[0].value].lock().device();
-  s.current.reset();
+  // What a region of this step can go on from joins it.
+  if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
+  if (s.current) micro_batch = s.current->micro_batch();
   for (const Seed& seed : plan.seeds) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
   const auto region = s.region_for(plan.batch, micro_batch, device);
 

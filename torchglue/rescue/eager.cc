@@ -58,7 +58,7 @@ void check_call_in_flight(const Plan& plan) {
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
-  const Plan plan = find_plan(s.tape, {[](const Plan& p) { return p.reaches_pending; }, check_call_in_flight, s.batch_in_use()});
+  const Plan plan = find_plan(s.tape, {nullptr, check_call_in_flight, s.batch_in_use()});
   const int64_t rows = first_micro_batch(plan.batch);
   const auto seeds = learn(s.tape, plan, rows);
   convert(s.tape, plan, rows);
