@@ -230,13 +230,17 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
+  ska::flat_hash_set<TapeValueId> entering;  // what the call in flight reads
+  if (tape.pending() != nullptr) {
+    for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
+  }
   size_t tries = 0;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
   for (bool parameters : {false, true}) {
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
-      const bool candidate = value.is_capture() || (!value.differentiable() && value.strong.defined());
+      const bool candidate = value.is_capture() || (!value.differentiable() && (value.strong.defined() || entering.count(v) > 0));
       if (!candidate || value.differentiable() != parameters || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       seen.push_back(v);

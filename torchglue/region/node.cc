@@ -126,7 +126,6 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
               "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
               "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
   bury_dead();
-  open_ = false;
   const auto started = std::chrono::steady_clock::now();
   auto* node = static_cast<RegionNode*>(node_);
   if (at::GradMode::is_enabled()) refuse(*this, "create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
