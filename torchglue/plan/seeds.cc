@@ -69,6 +69,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so
   // they stay what they are, whole, and are sliced where they are read.
   ska::flat_hash_set<uint32_t> whole;
+  std::vector<const TapeOp*> whole_ops;  // operators that read something split and have no rule for it
   const auto placement = [&](TapeValueId v) { return plan.placements[v]; };
   const auto is_split = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
@@ -85,6 +86,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   };
   for (bool again = true; again;) {
     again = false;
+    whole_ops.clear();
     plan = Plan{};
     plan.batch = batch;
     plan.seeds = seeds;
@@ -121,6 +123,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         }
       }
       if (verdict == Verdict::kReal) continue;
+      if (verdict == Verdict::kNo) whole_ops.push_back(&op);
       const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
       for (size_t i = 0; i < op.outputs.size(); ++i) {
         const TapeValueId out = op.outputs[i];
@@ -145,6 +148,13 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     }
   }
   const auto needed = needed_ops(tape, plan);
+  for (const TapeOp* op : whole_ops) {
+    if (!needed[op - tape.ops().data()]) continue;
+    ++plan.whole_ops;
+    for (const TapeRef& ref : op->refs) {
+      if (!plan.placements[ref.value].is_replicate()) plan.bytes_whole += bytes_of(tape.values()[ref.value]);
+    }
+  }
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i] || tape.ops()[i].in_place) continue;
     for (TapeValueId out : tape.ops()[i].outputs) {
@@ -211,7 +221,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       std::vector<Seed> seeds = plan.seeds;
       seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / plan.batch)});
       Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
-      if (score(wider) > score(plan)) {
+      if (wider.whole_ops <= plan.whole_ops && score(wider) > score(plan)) {
         plan = std::move(wider);
         break;
       }
@@ -226,7 +236,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   constexpr size_t kTries = 16;
   const auto& values = tape.values();
   const std::function<Score(const Plan&)> score = [&](const Plan& plan) {
-    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes};
+    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes - plan.bytes_whole};
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;

@@ -25,6 +25,8 @@ struct Plan {
   std::vector<Placement> placements;  // by tape value
   std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
   int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
+  int64_t whole_ops = 0;              // operators on the way that have to run at the full batch,
+  int64_t bytes_whole = 0;            // and what they read
   // What becomes of the call in flight.
   enum class Pending : uint8_t { kNotReached, kWhole /* reads something split, and has no rule for it */, kSummed, kSplit };
   Pending pending = Pending::kNotReached;

@@ -32,12 +32,32 @@ ExecuteFn real_execute = nullptr;
 // In one backward pass each leaf receives its gradient once, and whole: the engine runs an AccumulateGrad when everything that
 // feeds it is done. So when a pass runs out of memory in the middle, the leaves that have theirs are finished (and their hooks have rightly
 // fired), and only the others are still to be served. Nothing is undone; the second pass is limited to them.
+// Whether a leaf has been served shows in its .grad, except where hooks may put that back as it was (they step an optimizer, offload the
+// gradient): such a leaf is watched by a hook of our own, in front of the program's.
 struct Leaf {
-  Node* accumulate;
   at::Tensor variable;
   const c10::TensorImpl* gradient;  // before the pass
   uint32_t version;
+  std::shared_ptr<bool> reached;  // null: not watched
 };
+
+class Watch final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit Watch(std::shared_ptr<bool> reached) : reached_(std::move(reached)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    *reached_ |= !gradients.empty() && gradients[0].defined();
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<bool> reached_;
+};
+
+bool has_hooks(const at::Tensor& leaf) {
+  if (!torch::autograd::impl::hooks(leaf).empty() || torch::autograd::impl::post_acc_grad_hooks(leaf) != nullptr) return true;
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  return accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty());
+}
 
 std::vector<AccumulateGrad*> leaves_of(const edge_list& roots) {
   std::vector<AccumulateGrad*> leaves;
@@ -60,15 +80,42 @@ std::vector<Leaf> note_leaves(const Tape& tape) {
   for (const TapeValue& value : tape.values()) {
     if (!value.is_capture() || !value.requires_grad || !value.strong.defined() || !value.strong.is_leaf()) continue;
     const at::Tensor& gradient = value.strong.grad();
-    leaves.push_back({nullptr, value.strong, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0});
+    leaves.push_back({value.strong, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
   }
   return leaves;
 }
 
+// Watches for as long as it lives.
+class Watching {
+ public:
+  explicit Watching(std::vector<Leaf>& leaves) {
+    for (Leaf& leaf : leaves) {
+      if (!has_hooks(leaf.variable)) continue;
+      leaf.reached = std::make_shared<bool>(false);
+      auto& hooks = torch::autograd::impl::hooks(leaf.variable);
+      hooks_.emplace_back(leaf.variable, hooks.insert(hooks.begin(), std::make_unique<Watch>(leaf.reached))->get());
+    }
+  }
+  ~Watching() {
+    for (const auto& [variable, watch] : hooks_) {
+      auto& hooks = torch::autograd::impl::hooks(variable);
+      const auto ours = std::find_if(hooks.begin(), hooks.end(), [w = watch](const auto& hook) { return hook.get() == w; });
+      if (ours != hooks.end()) hooks.erase(ours);
+    }
+  }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> hooks_;
+};
+
 bool served(const Leaf& leaf) {
   const at::Tensor& gradient = leaf.variable.grad();
-  if (!gradient.defined()) return false;
-  return gradient.unsafeGetTensorImpl() != leaf.gradient || version_of(gradient) != leaf.version;
+  const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
+  const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
+  if (!changed && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
+  return changed;
 }
 
 // Which value on the tape each root of the pass is. Undefined where it is none.
@@ -193,9 +240,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
-  const std::vector<Leaf> leaves = accumulate_grad && !s.tape.empty() ? note_leaves(s.tape) : std::vector<Leaf>();
+  std::vector<Leaf> leaves = accumulate_grad && !s.tape.empty() ? note_leaves(s.tape) : std::vector<Leaf>();
   std::exception_ptr ran_out;
   try {
+    const Watching watching(leaves);
     return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
