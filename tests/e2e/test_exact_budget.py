@@ -61,6 +61,16 @@ def test_coupled_rows_are_exact_or_untouched(family, share):
     assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
 
 
+@pytest.mark.parametrize("family", COUPLED)
+def test_coupled_rows_with_one_batch_at_a_time(family):
+    """The tightest budgets."""
+    case = sized(family, "adamw", drops=True)
+    budget = budget_of(case)
+    assert run(case, "track", budget=budget).outcome == "oom", "plain PyTorch gets by: the test is worth nothing"
+    result = run(case, "rescue", budget=budget)
+    assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
+
+
 @pytest.mark.parametrize("family", ["mlp", "gpt", "cnn"])
 def test_budget_that_begins_late(family):
     """Two steps without a limit, then gradients and optimizer state exist when memory runs out."""
