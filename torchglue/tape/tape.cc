@@ -14,6 +14,7 @@ namespace koila {
 namespace {
 
 constexpr size_t kCollectAtLeast = 128;
+constexpr size_t kWithoutGradientsAtMost = 4096;
 
 bool same_state(const OpState& a, const OpState& b) {
   return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode &&
@@ -256,7 +257,10 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
   }
   pending_.reset();
   record_ = false;
-  if (ops_.size() >= collect_at_ || values_.size() >= 8 * collect_at_) collect();
+  if (ops_.size() < collect_at_ && values_.size() < 8 * collect_at_) return;
+  collect();
+  // A loop without gradients whose state descends from itself (a running total, a sampler) has no backward to end it.
+  if (!differentiable_ && ops_.size() > kWithoutGradientsAtMost) cut();
 }
 
 void Tape::pin(const at::Tensor& tensor) {
