@@ -1,9 +1,11 @@
 """Every family with fixed memory plus a tenth of its activations: where plain PyTorch dies, the numbers of a run without a budget."""
 
+import dataclasses
+
 import pytest
 
 from budgets import budget_of, refused_run
-from harness import Case, assert_equal, assert_exact_or_untouched, families, plain, run
+from harness import Case, assert_equal, assert_exact_or_untouched, families, in_another_order, plain, run
 
 FAMILIES = families("models", "styles")
 SPLIT = [name for name, task in FAMILIES.items() if task.splits]
@@ -22,7 +24,7 @@ def test_budget(family, optimizer):
     budget = budget_of(case)
     assert run(case, "track", budget=budget).outcome == "oom", "plain PyTorch gets by: the test is worth nothing"
     result = run(case, "rescue", budget=budget)
-    assert_equal(plain(case), result, case.tolerance)
+    assert_equal(plain(case), result, case.tolerance, in_another_order(case))
     assert result.rescued > 0
     assert result.peak <= budget
 
@@ -83,11 +85,14 @@ def test_budget_that_begins_late(family):
 
 @pytest.mark.parametrize("family", ["mlp", "gpt", "cnn"])
 def test_known_steps_waste_nothing(family):
-    """Once a step's signature is known it starts in micro-batches: no second out-of-memory."""
+    """Once a step's signature is known it starts in micro-batches: the first step halves them until they fit, and there is no
+    out-of-memory after it."""
     case = sized(family, "sgd", steps=8)
-    result = run(case, "rescue", budget=budget_of(case))
+    budget = budget_of(case)
+    result = run(case, "rescue", budget=budget)
     assert_equal(plain(case), result, case.tolerance)
-    assert result.rescued <= 2, result.report["oom_events"]
+    first = run(dataclasses.replace(case, steps=1), "rescue", budget=budget)
+    assert result.rescued == first.rescued > 0, result.report["oom_events"]
 
 
 @pytest.mark.parametrize("family", ["mlp", "gpt"])

@@ -45,6 +45,20 @@ def test_wrong_numbers_are_found():
     assert differences(good, bad)[0][2] == "infinities or NaN differ"
 
 
+def test_noise_excuses_only_what_is_noisy():
+    good = plain(Case("mlp"))
+    arrays, name, other = good.arrays, "step3/gradient/0.weight", "step3/gradient/2.weight"
+
+    def off(name, by):
+        return dataclasses.replace(good, arrays={**arrays, name: arrays[name] * numpy.float32(1 + by)})
+
+    assert_equal(good, off(name, 1.5e-4), noise=lambda: off(name, 1e-4))
+    for bad, noise in ((off(name, 2.5e-4), off(name, 1e-4)), (off(other, 1e-4), off(name, 1e-4)), (off(name, 1e-4), good),
+                       (dataclasses.replace(good, arrays={**arrays, name: None}), off(name, 1e-4))):
+        with pytest.raises(AssertionError):
+            assert_equal(good, bad, noise=lambda noise=noise: noise)
+
+
 def test_another_seed_is_another_run():
     assert len(differences(plain(Case("mlp")).arrays, run(Case("mlp", seed=1)).arrays)) > 20
 
