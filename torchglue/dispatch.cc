@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
@@ -129,21 +130,36 @@ std::shared_ptr<Region> choose_region(Question& q) {
   return s.region_for(seed.batch, seed.micro_batch, seed.tensor.device());
 }
 
+// Where a constant is to be made: on its own device argument, else beside its first tensor, else on the CPU.
+at::Device device_asked_for(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isDevice() && op.schema().arguments()[i].name() == "device") return arguments[i].toDevice();
+  }
+  for (const c10::IValue& v : arguments) {
+    if (v.isTensor() && v.toTensor().defined()) return v.toTensor().device();
+  }
+  return at::kCPU;
+}
+
+// Makes the region of a learned seed the current one. The same call again, for another batch: a new step has begun, whether or not there
+// was a backward pass between.
+void begin_with(const LearnedSeed& seed, at::Device device) {
+  Session& s = session();
+  if (s.current && s.current->open() && s.current->begin_with(seed.key, seed.times)) return;
+  s.current.reset();
+  s.region_for(seed.batch, *seed.micro_batch, device)->begin_with(seed.key, seed.times);
+}
+
 void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   const auto* seeds = s.signatures.find(op, arguments);
   if (seeds == nullptr) return;
   for (const LearnedSeed& seed : *seeds) {
+    if (seed.argument < 0) begin_with(seed, device_asked_for(op, arguments));
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
       if (arg != seed.argument || element != seed.element) return;
       if (s.marks.find(t.unsafeGetTensorImpl()) != nullptr || deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr) return;
-      // The same call again, for another batch: a new step has begun, whether or not there was a backward pass between.
-      if (s.current && s.current->open() && s.current->begin_with(seed.key, seed.times)) {
-        // joins
-      } else {
-        s.current.reset();
-        s.region_for(seed.batch, *seed.micro_batch, t.device())->begin_with(seed.key, seed.times);
-      }
+      begin_with(seed, t.device());
       s.marks.add(t, seed.placement, seed.batch, *seed.micro_batch);
     });
   }
@@ -215,6 +231,29 @@ bool lazy_possible() {
 
 namespace {
 
+// A constant that this step's region can make in parts.
+bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch::jit::Stack* stack, Question& q) {
+  const auto region = session().current;
+  if (!region || !region->open() || !c10::AutogradState::get_tls_state().get_grad_mode()) return false;
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(*stack, count);
+  if (device_asked_for(op, arguments) != region->device()) return false;
+  OpCall call(op.schema(), region->batch());
+  call.args() = std::move(q.call.args());
+  const auto sizes = call.integers(traits.creates);
+  int64_t entries = call.tensor(0).defined && op.schema().name() == "aten::repeat" ? arguments[0].toTensor().numel() : 1;
+  if (sizes) for (int64_t size : *sizes) entries *= size;
+  if (!sizes || entries * 4 < static_cast<int64_t>(kCreatedAtLeast) || !create_split(call)) return false;
+  try {
+    std::vector<c10::IValue> results = region->add({op, call, arguments, /*random=*/false});
+    torch::jit::drop(*stack, count);
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+    return true;
+  } catch (const CannotJoin&) {
+    return false;
+  }
+}
+
 bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = op_traits(op);
   const size_t count = op.schema().arguments().size();
@@ -241,7 +280,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       }
       return false;
     }
-    if (q.split.empty()) return false;
+    if (q.split.empty()) return traits.creates >= 0 && create_lazily(op, traits, stack, q);
     const auto region = choose_region(q);
     if (!region) continue;
 

@@ -5,6 +5,8 @@
 #include <memory>
 #include <mutex>
 
+#include "torchglue/placement/creation.h"
+
 namespace koila {
 
 namespace {
@@ -57,6 +59,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
                            "aten::_batch_norm_impl_index"}) {
     traits.silent_effect |= schema.name() == name;
   }
+  traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
   return traits;
 }

@@ -201,26 +201,25 @@ void random(std::vector<Case>& cases) {
   draw("aten::feature_alpha_dropout", {0.5, true});
   draw("aten::native_dropout", {0.5, true});
   draw("aten::bernoulli", {}, Fill::kUnit);
-  draw("aten::bernoulli.p", {0.5});
   draw("aten::bernoulli.Tensor", {replicate({B, 2, 1}, Fill::kUnit)});
   draw("aten::binomial", {constant(shard({B, 2, 3}, Fill::kUnit))}, Fill::kZeroOne);
-  draw("aten::cauchy", {});
-  draw("aten::exponential", {});
-  draw("aten::geometric", {0.5});
-  draw("aten::log_normal", {});
   draw("aten::normal.Tensor_float", {1.0});
   draw("aten::normal.Tensor_Tensor", {replicate({3}, Fill::kPositive)});
   cases.push_back({"aten::normal.float_Tensor", {0.0, shard({B, 3}, Fill::kPositive)}, kLocal, S(0), {}, true});
   draw("aten::poisson", {}, Fill::kPositive);
-  for (const char* op : {"aten::rand_like", "aten::randn_like"}) draw(op, {});
-  draw("aten::randint_like", {7});
-  draw("aten::randint_like.low_dtype", {2, 7});
-  draw("aten::randint_like.Tensor", {scalar(7)});
-  draw("aten::random", {});
-  draw("aten::random.from", {0, 7});
-  draw("aten::random.to", {7});
+  const auto noise = [&](const char* op, std::vector<Argument> args) {
+    args.insert(args.begin(), shard({B, 2, 3}));
+    cases.push_back({op, args, kReal, {}, {}, /*random=*/true});
+  };
+  for (const char* op : {"aten::rand_like", "aten::randn_like", "aten::cauchy", "aten::exponential", "aten::log_normal", "aten::random", "aten::uniform"}) noise(op, {});
+  noise("aten::bernoulli.p", {0.5});
+  noise("aten::geometric", {0.5});
+  noise("aten::randint_like", {7});
+  noise("aten::randint_like.low_dtype", {2, 7});
+  noise("aten::randint_like.Tensor", {scalar(7)});
+  noise("aten::random.from", {0, 7});
+  noise("aten::random.to", {7});
   draw("aten::rrelu", {0.1, 0.3, true});
-  draw("aten::uniform", {});
   cases.insert(cases.end(), {
     // nothing is drawn: equal in value too
     {"aten::dropout", {shard({B, 3}), 0.5, false}, kLocal, S(0)},
@@ -232,13 +231,17 @@ void random(std::vector<Case>& cases) {
     {"aten::multinomial", {constant(shard({B, 3}, Fill::kUnit)), 2}, kLocal, S(0), {}, true},
     {"aten::multinomial", {constant(shard({B}, Fill::kUnit)), 2}, kNo},
     {"aten::multinomial", {constant(shard({2, B}, 1, 1, 1, Fill::kUnit)), 2}, kNo},
-    {"aten::rand_like", {partial({3})}, kNo},
+    {"aten::rand_like", {partial({3})}, kReal, {}, {}, true},
+    // noise in place: at the full batch
+    {"aten::uniform_", {shard({B, 3})}, kNo},
+    {"aten::normal_", {shard({B, 3})}, kNo},
+    {"aten::bernoulli_.float", {shard({B, 3}), 0.5}, kNo},
     // a generator of the program's own
-    {"aten::rand_like.generator", {shard({B, 3})}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::randn_like.generator", {shard({B, 3})}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::randint_like.generator", {shard({B, 3}), 7}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::randint_like.low_generator_dtype", {shard({B, 3}), 2, 7}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::randint_like.Tensor_generator", {shard({B, 3}), scalar(7)}, kNo, {}, {{"generator", Special::kGenerator}}},
+    {"aten::rand_like.generator", {shard({B, 3})}, kReal, {}, {{"generator", Special::kGenerator}}, true},
+    {"aten::randn_like.generator", {shard({B, 3})}, kReal, {}, {{"generator", Special::kGenerator}}, true},
+    {"aten::randint_like.generator", {shard({B, 3}), 7}, kReal, {}, {{"generator", Special::kGenerator}}, true},
+    {"aten::randint_like.low_generator_dtype", {shard({B, 3}), 2, 7}, kReal, {}, {{"generator", Special::kGenerator}}, true},
+    {"aten::randint_like.Tensor_generator", {shard({B, 3}), scalar(7)}, kReal, {}, {{"generator", Special::kGenerator}}, true},
     {"aten::bernoulli", {shard({B, 3}, Fill::kUnit)}, kNo, {}, {{"generator", Special::kGenerator}}},
     {"aten::multinomial", {constant(shard({B, 3}, Fill::kUnit)), 2, false, Special::kGenerator}, kNo},
   });

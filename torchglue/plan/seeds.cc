@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
 
 namespace koila {
@@ -34,7 +35,11 @@ Placement guess(const TapeValue& out, const OpCall& call, int64_t batch) {
 }  // namespace
 
 bool is_seed(const Plan& plan, TapeValueId value) {
-  return std::any_of(plan.seeds.begin(), plan.seeds.end(), [&](const Seed& s) { return s.value == value; });
+  return std::any_of(plan.seeds.begin(), plan.seeds.end(), [&](const Seed& s) { return s.value == value && !s.created; });
+}
+
+bool is_created(const Plan& plan, TapeValueId value) {
+  return std::any_of(plan.seeds.begin(), plan.seeds.end(), [&](const Seed& s) { return s.value == value && s.created; });
 }
 
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement) {
@@ -84,6 +89,10 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   const auto descends = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan.descends[r.value] != 0; });
   };
+  // What somebody may write to behind PyTorch's back (through NumPy) is what it is.
+  for (const TapeValue& value : tape.values()) {
+    if (!value.is_capture() && !value.differentiable() && tape.pinned(value.group)) whole.insert(value.group);
+  }
   for (bool again = true; again;) {
     again = false;
     whole_ops.clear();
@@ -93,6 +102,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     plan.placements.resize(tape.values().size());
     plan.descends.resize(tape.values().size());
     for (const Seed& seed : seeds) {
+      if (seed.created && whole.count(tape.values()[seed.value].group)) continue;
       plan.placements[seed.value] = seed.placement;
       plan.descends[seed.value] = 1;
     }
@@ -105,7 +115,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         again = true;
         break;
       }
-      if (!descends(op)) continue;
+      if (!descends(op) || (first != kNoTapeValue && is_created(plan, first))) continue;
       for (TapeValueId out : op.outputs) {
         if (out != kNoTapeValue) plan.descends[out] = 1;
       }
@@ -122,7 +132,13 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
           break;
         }
       }
-      if (verdict == Verdict::kReal) continue;
+      if (verdict == Verdict::kReal) {
+        if ((traits.rule->flags & kRandom) == 0) continue;
+        for (TapeValueId out : op.outputs) {  // noise that was drawn is drawn
+          if (out != kNoTapeValue) plan.descends[out] = 0;
+        }
+        continue;
+      }
       if (verdict == Verdict::kNo) whole_ops.push_back(&op);
       const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
       for (size_t i = 0; i < op.outputs.size(); ++i) {
@@ -226,6 +242,16 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
         break;
       }
     }
+  }
+  // Constants that the split part is written into, or that go along with it.
+  for (const TapeOp& op : tape.ops()) {
+    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || plan.descends[op.outputs[0]]) continue;
+    OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
+    if (!create_split(call)) continue;
+    std::vector<Seed> seeds = plan.seeds;
+    seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
+    Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
+    if (wider.whole_ops <= plan.whole_ops && (wider.whole_ops < plan.whole_ops || score(wider) > score(plan))) plan = std::move(wider);
   }
   return plan;
 }

@@ -16,6 +16,7 @@ namespace koila {
 struct Seed {
   TapeValueId value;
   Placement placement;
+  bool created = false;  // made by its operator in parts, and not sliced: see Note [Created for the batch]
 };
 
 // Placements over a tape, as the rules give them from some seeds.
@@ -32,7 +33,9 @@ struct Plan {
   Pending pending = Pending::kNotReached;
 };
 
+// Whether the value is there, and taken as it is.
 bool is_seed(const Plan& plan, TapeValueId value);
+bool is_created(const Plan& plan, TapeValueId value);
 
 // The call as a rule sees it.
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);

@@ -26,6 +26,11 @@ uint64_t Signatures::add_to_key(uint64_t key, const Shape& shape) {
   return key;
 }
 
+uint64_t Signatures::add_to_key(uint64_t key, const c10::IValue& sizes) {
+  for (const c10::IValue& size : sizes.toListRef()) key = c10::hash_combine(key, size.isInt() ? static_cast<uint64_t>(size.toInt()) : 0);
+  return key;
+}
+
 void Signatures::learn(const c10::OperatorHandle& op, LearnedSeed seed) {
   operators_[identity(op)] = 1;
   auto& seeds = seeds_[seed.key];
@@ -45,6 +50,7 @@ const std::vector<LearnedSeed>* Signatures::find(const c10::OperatorHandle& op, 
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     key = add_to_key(key, {t.sizes(), t.scalar_type(), t.requires_grad()});
   });
+  if (const int sizes = op_traits(op).creates; sizes >= 0 && arguments[sizes].isList()) key = add_to_key(key, arguments[sizes]);
   auto it = seeds_.find(key);
   return it == seeds_.end() ? nullptr : &it->second;
 }

@@ -20,7 +20,7 @@ namespace koila {
 struct LearnedSeed {
   uint64_t key = 0;
   int times = 1;  // how many seeds of one step begin with a call of this key
-  int argument = 0;
+  int argument = 0;  // -1: the operator creates the tensor, see Note [Created for the batch]
   int element = -1;
   Placement placement;
   int64_t batch = 0;
@@ -44,6 +44,8 @@ class Signatures {
   // Accumulates a key; the operator first, then each tensor in order of the arguments.
   static uint64_t start_key(const c10::OperatorHandle& op, bool grad_mode);
   static uint64_t add_to_key(uint64_t key, const Shape& shape);
+  // The sizes that an operator without tensors creates.
+  static uint64_t add_to_key(uint64_t key, const c10::IValue& sizes);
 
  private:
   ska::flat_hash_map<uint64_t, std::vector<LearnedSeed>> seeds_;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/session.h"
@@ -53,6 +54,7 @@ class RealValues {
   void check(TapeValueId v, uint32_t version, int depth = 0) const {
     const TapeValue& value = tape_.values()[v];
     if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return;
+    if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");
     if (value.is_capture()) {
       throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
     }
@@ -245,8 +247,9 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
   std::vector<std::tuple<const TapeOp*, uint64_t, LearnedSeed>> found;
   for (const Seed& seed : plan.seeds) {
     const TapeOp* reader = nullptr;
+    if (seed.created) reader = &tape.ops()[tape.values()[seed.value].producer];
     for (const TapeOp& op : tape.ops()) {
-      if (std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return r.value == seed.value; })) {
+      if (reader == nullptr && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return r.value == seed.value; })) {
         reader = &op;
         break;
       }
@@ -260,10 +263,11 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
       key = Signatures::add_to_key(key, {v.sizes, v.dtype, v.requires_grad});
       if (ref.value == seed.value && at == nullptr) at = &ref;
     }
-    if (at == nullptr) continue;
+    if (const int sizes = op_traits(reader->op).creates; sizes >= 0 && reader->args[sizes].isList()) key = Signatures::add_to_key(key, reader->args[sizes]);
+    if (at == nullptr && !seed.created) continue;
     LearnedSeed learned;
-    learned.argument = at->arg;
-    learned.element = at->element;
+    learned.argument = seed.created ? -1 : at->arg;
+    learned.element = seed.created ? -1 : at->element;
     learned.placement = seed.placement;
     learned.batch = plan.batch;
     learned.micro_batch = shared;
@@ -297,7 +301,9 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
   if (s.current) micro_batch = s.current->micro_batch();
-  for (const Seed& seed : plan.seeds) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
+  for (const Seed& seed : plan.seeds) {
+    if (!seed.created) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
+  }
   const auto region = s.region_for(plan.batch, micro_batch, device);
 
   RealValues real(tape);
@@ -312,10 +318,14 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
 
   // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
   // saved tensor, a view) lets go of it too.
+  ska::flat_hash_set<uint32_t> stays;  // what seeds and their views look at
+  for (const Seed& seed : plan.seeds) {
+    if (!seed.created) stays.insert(tape.values()[seed.value].group);
+  }
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
     for (TapeValueId out : tape.ops()[i].outputs) {
-      if (out == kNoTapeValue || plan.placements[out].is_replicate()) continue;
+      if (out == kNoTapeValue || plan.placements[out].is_replicate() || stays.count(tape.values()[out].group)) continue;
       const TapeValue& value = tape.values()[out];
       if (value.is_capture() || tape.pinned(value.group) || tape.on_capture(value.group)) continue;
       const at::Tensor t = value.lock();
@@ -355,7 +365,9 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
       placements[ref.value] = p;
     }
     OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return placements[v]; });
+    const bool created = !any && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && is_created(plan, op.outputs[0]);
     Verdict verdict = any && traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+    if (created && create_split(call)) verdict = Verdict::kLocal;
     bool known = verdict == Verdict::kLocal && !elsewhere && call.real_arguments().empty();
     if (verdict == Verdict::kLocal && !call.real_arguments().empty() && !elsewhere) {
       known = true;
@@ -416,7 +428,7 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     s.log(KOILA_LOG_TRACE, "convert " + op.op.schema().name() + (known && !view_of_capture ? ": joins" : view_of_capture ? ": view of a seed" : ": runs again"));
     if (known && !view_of_capture) {
       const OpState& state = tape.state(op.state);
-      auto tensors = region->add_known({op.op, call, stack, traits.rule->flags != 0 && (traits.rule->flags & kRandom) != 0, &state}, std::move(outputs));
+      auto tensors = region->add_known({op.op, call, stack, traits.rule != nullptr && (traits.rule->flags & kRandom) != 0, &state}, std::move(outputs));
       for (size_t o = 0; o < op.outputs.size(); ++o) handles[op.outputs[o]] = tensors[o];
       continue;
     }

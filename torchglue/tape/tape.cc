@@ -145,7 +145,7 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
     });
     again = !record_;  // cut on the way, see Note [Tensors that come back changed]; a tape that is empty is not cut again
   }
-  if (pending_->refs.empty()) {
+  if (pending_->refs.empty() && !(traits.creates >= 0 && c10::AutogradState::get_tls_state().get_grad_mode())) {
     pending_.reset();
     record_ = false;
     return;
@@ -175,6 +175,10 @@ void Tape::discard() {
 
 void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) {
   TapeOp& op = *pending_;
+  if (op.refs.empty() && tensor.nbytes() < kCreatedAtLeast) {  // a constant too small to be worth anything
+    op.outputs.push_back(kNoTapeValue);
+    return;
+  }
   const auto flat = static_cast<int32_t>(op.outputs.size());
   const auto producer = static_cast<int32_t>(ops_.size());
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();

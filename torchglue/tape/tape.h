@@ -24,6 +24,7 @@ namespace koila {
 using TapeValueId = uint32_t;
 inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
+inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are captures like any other tensor
 inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
 // Note [What the tape holds]

@@ -1,10 +1,13 @@
-// Random draws inside a region: each micro-batch draws its own, from the same distribution. A generator of the program's own is left alone.
+// Random draws inside a region. Noise, which depends on a shape and on no value, is drawn once for the full batch, as the program would
+// draw it, and sliced where it is used. What depends on values (dropout) draws per micro-batch, from the same distribution. A generator of
+// the program's own is left alone.
 #include "torchglue/placement/alignment.h"
 #include "torchglue/placement/operands.h"
 
 namespace koila {
 namespace {
 
+Verdict noise(OpCall&);         // (self, ...): of self's shape, or into self
 Verdict draw(OpCall&);          // a draw for every entry
 Verdict draw_channels(OpCall&); // a draw for every [n, c]: dropout2d
 Verdict draw_rows(OpCall&);     // draws from each row's distribution: multinomial
@@ -12,27 +15,34 @@ Verdict draw_rows(OpCall&);     // draws from each row's distribution: multinomi
 const RegisterRules kTable{
     {"aten::alpha_dropout", draw, kRandom},
     {"aten::bernoulli", draw, kRandom},
+    {"aten::bernoulli.p", noise, kRandom},
     {"aten::binomial", draw, kRandom},
-    {"aten::cauchy", draw, kRandom},
+    {"aten::cauchy", noise, kRandom},
     {"aten::dropout", draw, kRandom},
-    {"aten::exponential", draw, kRandom},
+    {"aten::exponential", noise, kRandom},
     {"aten::feature_alpha_dropout", draw_channels, kRandom},
     {"aten::feature_dropout", draw_channels, kRandom},
-    {"aten::geometric", draw, kRandom},
-    {"aten::log_normal", draw, kRandom},
+    {"aten::geometric", noise, kRandom},
+    {"aten::log_normal", noise, kRandom},
     {"aten::multinomial", draw_rows, kRandom},
     {"aten::native_dropout", draw, kRandom},
     {"aten::normal", draw, kRandom},
     {"aten::poisson", draw, kRandom},
-    {"aten::rand_like", draw, kRandom},
-    {"aten::randint_like", draw, kRandom},
-    {"aten::randn_like", draw, kRandom},
-    {"aten::random", draw, kRandom},
+    {"aten::rand_like", noise, kRandom},
+    {"aten::randint_like", noise, kRandom},
+    {"aten::randn_like", noise, kRandom},
+    {"aten::random", noise, kRandom},
     {"aten::rrelu", draw, kRandom},
-    {"aten::uniform", draw, kRandom},
+    {"aten::uniform", noise, kRandom},
 };
 
+bool fills_self(const OpCall& call) { return call.schema().name().back() == '_'; }
+
+Verdict noise(OpCall& call) { return fills_self(call) ? Verdict::kNo : Verdict::kReal; }
+
 Verdict draw(OpCall& call) {
+  const std::string& name = call.schema().name();
+  if (name == "aten::normal_" || name == "aten::bernoulli_") return noise(call);
   if (!call.none(call.find("generator"))) return Verdict::kNo;
   auto out = align(call, defined_operands(call));
   return out ? local(call, *out) : Verdict::kNo;
