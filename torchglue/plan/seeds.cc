@@ -83,15 +83,19 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   const auto broken = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
       const TapeValue& v = tape.values()[r.value];
-      return v.is_capture() && !v.strong.defined() && v.weak.expired();
+      return v.is_capture() && v.weak.expired();
     });
   };
   const auto descends = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan.descends[r.value] != 0; });
   };
   // What somebody may write to behind PyTorch's back (through NumPy) is what it is.
+  // In the differentiable part it is only looked at: PyTorch gives no writable array of a tensor that requires grad.
   for (const TapeValue& value : tape.values()) {
-    if (!value.is_capture() && !value.differentiable() && tape.pinned(value.group)) whole.insert(value.group);
+    if (!value.is_capture() && tape.pinned(value.group)) whole.insert(value.group);
+  }
+  for (const TapeValue& value : tape.values()) {
+    if (value.differentiable()) whole.erase(value.group);
   }
   for (bool again = true; again;) {
     again = false;
@@ -276,7 +280,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
-      const bool candidate = value.is_capture() || (!value.differentiable() && (value.strong.defined() || entering.count(v) > 0));
+      const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
       if (!candidate || value.differentiable() != parameters || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       seen.push_back(v);

@@ -78,9 +78,10 @@ std::vector<AccumulateGrad*> leaves_of(const edge_list& roots) {
 std::vector<Leaf> note_leaves(const Tape& tape) {
   std::vector<Leaf> leaves;
   for (const TapeValue& value : tape.values()) {
-    if (!value.is_capture() || !value.requires_grad || !value.strong.defined() || !value.strong.is_leaf()) continue;
-    const at::Tensor& gradient = value.strong.grad();
-    leaves.push_back({value.strong, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
+    const at::Tensor variable = value.is_capture() && value.requires_grad && value.grad_fn == nullptr ? value.lock() : at::Tensor();
+    if (!variable.defined() || !variable.is_leaf()) continue;
+    const at::Tensor& gradient = variable.grad();
+    leaves.push_back({variable, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
   }
   return leaves;
 }
@@ -178,6 +179,12 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   }
   const int64_t rows = first_micro_batch(plan.batch);
   const auto seeds = learn(s.tape, plan, rows);
+  // The graph that is let go may be all that holds what the step must be made from again.
+  std::vector<at::Tensor> kept;
+  for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
+    const TapeValue& value = s.tape.values()[v];
+    if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
+  }
   release_graph(roots, outside);
   convert(s.tape, plan, rows);
   for (const LearnedSeed& seed : seeds) {

@@ -190,7 +190,9 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
     stack.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) continue;
-    if (!node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->pre_hooks().empty() || !node->post_hooks().empty()) {
+    const auto& before = node->pre_hooks();
+    const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return dynamic_cast<const HoldHook*>(hook.get()) == nullptr; });
+    if (hooked || !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->post_hooks().empty()) {
       throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.");
     }
     for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());

@@ -27,6 +27,12 @@ bool is_builtin(const torch::autograd::Node& node) {
   return type.find("8autograd9generated") != std::string_view::npos || type.find("8autograd10CopySlices") != std::string_view::npos;
 }
 
+// Whether the operator gives the same again from the same arguments.
+bool can_run_again(const TapeOp& op) {
+  const Rule* rule = op_traits(op.op).rule;
+  return !op.in_place && !(rule != nullptr && (rule->flags & kRandom)) && !op.op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
 }  // namespace
 
 const torch::autograd::Node* node_of(const at::Tensor& tensor) {
@@ -49,7 +55,10 @@ bool TapeValue::known_node(const torch::autograd::Node* node) const {
   return node == grad_fn || (grad_fn != nullptr && node != nullptr && is_builtin(*node));
 }
 
-bool TapeValue::held_elsewhere() const { return weak.use_count() > (strong.defined() ? 1u : 0u); }
+bool TapeValue::held_elsewhere() const {
+  const auto held = hold.lock();
+  return weak.use_count() > (strong.defined() ? 1u : 0u) + (held && held->tensor.defined() ? 1u : 0u);
+}
 
 TapeValueId Tape::find(const c10::TensorImpl* impl) const {
   auto it = index_.find(impl);
@@ -113,7 +122,8 @@ void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {
   const TapeValueId value = look_up(tensor);
   if (!record_) return;
   // Numbers that Python wrapped as tensors live no longer than the call.
-  if (values_[value].is_capture() && tensor.dim() == 0 && !values_[value].strong.defined()) values_[value].strong = tensor;
+  TapeValue& v = values_[value];
+  if (v.is_capture() && tensor.dim() == 0 && v.grad_fn == nullptr && !v.strong.defined()) v.strong = tensor;
   pending_->refs.push_back({arg, element, value, version_of(tensor)});
 }
 
@@ -222,6 +232,28 @@ void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> argume
   op.outputs.push_back(id);
 }
 
+void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  std::vector<std::shared_ptr<Hold>> holds;
+  size_t ref = 0;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    TapeValue& value = values_[pending_->refs[ref++].value];
+    // What is differentiable is held by the graph where it needs to be. What is written to was something else before.
+    if (value.strong.defined() || value.differentiable() || index_.at(t.unsafeGetTensorImpl()) != pending_->refs[ref - 1].value) return;
+    value.entered = true;
+    if (!value.is_capture() && can_run_again(ops_[value.producer])) return;
+    auto hold = value.hold.lock();
+    if (!hold) value.hold = hold = std::make_shared<Hold>(Hold{t});
+    holds.push_back(std::move(hold));
+  });
+  if (holds.empty()) return;
+  torch::autograd::Node* last = nullptr;
+  for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+    auto* node = const_cast<torch::autograd::Node*>(node_of(t));
+    if (node != nullptr && node != last) node->add_pre_hook(std::make_unique<HoldHook>(holds));
+    last = node;
+  });
+}
+
 void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   if (!record_) return;
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
@@ -246,13 +278,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     }
   }
   if (values_.size() != first_new) {
-    if (differentiable) {
-      size_t ref = 0;
-      for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
-        TapeValue& value = values_[pending_->refs[ref++].value];
-        if (!value.strong.defined() && (value.is_capture() || !value.differentiable())) value.strong = t;
-      });
-    }
+    if (differentiable) hold_inputs(arguments, results);
     if (differentiable && !differentiable_) {
       differentiable_ = true;
       first_node_ = sequence_before_;
@@ -288,6 +314,9 @@ void Tape::settle(const at::Tensor& tensor) {
 }
 
 void Tape::cut() {
+  for (TapeValue& value : values_) {
+    if (const auto hold = value.hold.lock()) hold->tensor.reset();
+  }
   ops_.clear();
   values_.clear();
   groups_.clear();

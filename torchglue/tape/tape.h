@@ -10,9 +10,11 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "torchglue/tape/hold.h"
 #include "torchglue/tls.h"
 
 namespace torch::autograd {
@@ -28,15 +30,16 @@ inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are
 inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
 // Note [What the tape holds]
-// The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost nothing in a training step:
-// a tensor that enters the differentiable part without being differentiable itself (input data, labels, masks, random draws) and a
-// capture of such an operator are held strongly, until the tape is cut at the end of the backward pass or collect() finds that no
-// live value descends from them; and so are 0-dim captures. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
+// The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost next to nothing in a training step.
+// A tensor that enters the differentiable part without being differentiable itself, and that no operator can make again (input data, labels,
+// random draws), is held by the graph that it enters, through a hook on its node: when the program drops the graph, or the tape is
+// cut at the end of the backward pass, it goes. And 0-dim captures are held. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
 struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
 
   c10::weak_intrusive_ptr<c10::TensorImpl> weak;
-  at::Tensor strong;                      // see Note [What the tape holds]
+  at::Tensor strong;                      // 0-dim captures
+  std::weak_ptr<Hold> hold;               // see Note [What the tape holds]
   int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
   int32_t output = 0;                     // flat output number of the producer
   uint32_t group = 0;                     // storage group
@@ -46,6 +49,7 @@ struct TapeValue {
   at::ScalarType dtype = at::ScalarType::Float;
   bool requires_grad = false;             // what tensor.requires_grad said
   const void* grad_fn = nullptr;          // its node then, for comparison only
+  bool entered = false;                   // has entered the differentiable part from outside
   bool is_view = false;                   // shares the storage of an input of its producer
 
   bool is_capture() const { return producer == kNoProducer; }
@@ -126,6 +130,7 @@ class Tape {
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
+  void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   uint32_t intern_state();
 
   std::vector<TapeOp> ops_;

@@ -1,0 +1,28 @@
+// Keeps tensors for as long as a graph lives, and no longer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <memory>
+#include <vector>
+
+namespace koila {
+
+// One tensor that graphs on the tape would need to be made again, whoever else lets go of it.
+struct Hold {
+  at::Tensor tensor;
+};
+
+// Hangs on a node of the program's graph, and does nothing but own.
+class HoldHook final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit HoldHook(std::vector<std::shared_ptr<Hold>> holds) : holds_(std::move(holds)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override { return gradients; }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+ private:
+  std::vector<std::shared_ptr<Hold>> holds_;
+};
+
+}  // namespace koila
