@@ -1,27 +1,8 @@
-"""Which of the many cases a run takes, and which are known not to hold yet.
-
-KOILA_TESTS=full takes all of them. `known_gaps.txt` names cases that fail today, each with its reason: they run and may fail.
-"""
+"""Which of the many cases a run takes. KOILA_TESTS=full takes all of them."""
 
 import os
-import pathlib
-
-import pytest
 
 import harness
-
-GAPS = pathlib.Path(__file__).with_name("known_gaps.txt")
-
-
-def known_gaps():
-    gaps, reason = {}, ""
-    for line in GAPS.read_text().splitlines():
-        line = line.strip()
-        if line.startswith("#"):
-            reason = line[1:].strip()
-        elif line:
-            gaps[line] = reason
-    return gaps
 
 
 def sampled(item, number):
@@ -35,15 +16,11 @@ def sampled(item, number):
 
 
 def pytest_collection_modifyitems(config, items):
-    if os.environ.get("KOILA_TESTS") != "full":
-        kept = [item for number, item in enumerate(items) if sampled(item, number)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-        items[:] = kept
-    gaps = known_gaps()
-    for item in items:
-        name = f"{item.path.name}::{item.name}"
-        if name in gaps:
-            item.add_marker(pytest.mark.xfail(reason=gaps[name], strict=False))
+    if os.environ.get("KOILA_TESTS") == "full":
+        return
+    kept = [item for number, item in enumerate(items) if sampled(item, number)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 def pytest_sessionfinish(session, exitstatus):

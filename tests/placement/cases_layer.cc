@@ -216,7 +216,6 @@ void random(std::vector<Case>& cases) {
   noise("aten::geometric", {0.5});
   noise("aten::randint_like", {7});
   noise("aten::randint_like.low_dtype", {2, 7});
-  noise("aten::randint_like.Tensor", {scalar(7)});
   noise("aten::random.from", {0, 7});
   noise("aten::random.to", {7});
   draw("aten::rrelu", {0.1, 0.3, true});
@@ -241,7 +240,8 @@ void random(std::vector<Case>& cases) {
     {"aten::randn_like.generator", {shard({B, 3})}, kReal, {}, {{"generator", Special::kGenerator}}, true},
     {"aten::randint_like.generator", {shard({B, 3}), 7}, kReal, {}, {{"generator", Special::kGenerator}}, true},
     {"aten::randint_like.low_generator_dtype", {shard({B, 3}), 2, 7}, kReal, {}, {{"generator", Special::kGenerator}}, true},
-    {"aten::randint_like.Tensor_generator", {shard({B, 3}), scalar(7)}, kReal, {}, {{"generator", Special::kGenerator}}, true},
+    {"aten::randint_like.Tensor", {shard({B, 3}), scalar(7)}, kNo},
+    {"aten::randint_like.Tensor_generator", {shard({B, 3}), scalar(7)}, kNo, {}, {{"generator", Special::kGenerator}}},
     {"aten::bernoulli", {shard({B, 3}, Fill::kUnit)}, kNo, {}, {{"generator", Special::kGenerator}}},
     {"aten::multinomial", {constant(shard({B, 3}, Fill::kUnit)), 2, false, Special::kGenerator}, kNo},
   });

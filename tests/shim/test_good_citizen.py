@@ -24,7 +24,7 @@ def plain(*command: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", "1"],
         [sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"],
         [sys.executable, "-c", "import subprocess, sys; print(subprocess.check_output([sys.executable, '-c', 'print(1)']))"],
-        [sys.executable, "-c", "import os; os.fork(); print('x', flush=True)"],
+        [sys.executable, "-c", "import os; os.fork(); os.write(1, b'x\\n')"],
         [sys.executable, "-c", "import os; os._exit(5)"],
         [sys.executable, "-c", "import ctypes, sqlite3, ssl, json, decimal, numpy; print(numpy.ones(3).sum())"],
     ],

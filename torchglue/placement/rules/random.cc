@@ -38,7 +38,8 @@ const RegisterRules kTable{
 
 bool fills_self(const OpCall& call) { return call.schema().name().back() == '_'; }
 
-Verdict noise(OpCall& call) { return fills_self(call) ? Verdict::kNo : Verdict::kReal; }
+// A bound that is a tensor is a value, and is read.
+Verdict noise(OpCall& call) { return fills_self(call) || defined_operands(call).size() > 1 ? Verdict::kNo : Verdict::kReal; }
 
 Verdict draw(OpCall& call) {
   const std::string& name = call.schema().name();
