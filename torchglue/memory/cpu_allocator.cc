@@ -5,6 +5,7 @@
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <cstring>
 #include <string>
@@ -26,16 +27,18 @@ std::string human(int64_t bytes) {
 
 // Note [Where the size is kept]
 // A deleter gets one pointer, and needs the size to give it back; and PyTorch's raw_allocate() demands that this pointer is the data
-// itself. So the size stands in a header of one cache line in front of the data, which keeps the alignment of 64 bytes.
-constexpr size_t kHeader = 64;
+// itself. So the size stands in the last bytes of the block. (In front of the data it would have to be 64 bytes, for the alignment, and large
+// tensors would touch a page more each.)
+constexpr size_t kTrailer = sizeof(size_t);
+
+char* trailer_of(void* block) { return static_cast<char*>(block) + ::malloc_usable_size(block) - kTrailer; }
 
 void free_counted(void* data) {
   if (data == nullptr) return;
-  char* block = static_cast<char*>(data) - kHeader;
   size_t bytes = 0;
-  std::memcpy(&bytes, block, sizeof bytes);
+  std::memcpy(&bytes, trailer_of(data), sizeof bytes);
   session().runtime->release(KOILA_CPU, bytes);
-  c10::free_cpu(block);
+  c10::free_cpu(data);
 }
 
 class CountedCpuAllocator final : public c10::Allocator {
@@ -45,16 +48,14 @@ class CountedCpuAllocator final : public c10::Allocator {
     if (bytes > 0) {
       const koila_runtime* runtime = session().runtime;
       if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) fail(bytes, refused);
-      char* block = nullptr;
       try {
-        block = static_cast<char*>(c10::alloc_cpu(bytes + kHeader));
+        data = c10::alloc_cpu(bytes + kTrailer);
       } catch (...) {
         runtime->release(KOILA_CPU, bytes);
         failure = {KOILA_CPU, static_cast<int64_t>(bytes), runtime->live_bytes(KOILA_CPU)};
         throw;
       }
-      std::memcpy(block, &bytes, sizeof bytes);
-      data = block + kHeader;
+      std::memcpy(trailer_of(data), &bytes, sizeof bytes);
     }
     return {data, data, &free_counted, at::Device(at::kCPU)};
   }
