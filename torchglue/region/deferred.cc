@@ -1,5 +1,7 @@
 #include "torchglue/region/deferred.h"
 
+#include "torchglue/compat/storage.h"
+
 namespace koila {
 
 // Python's bindings of factories (`zeros_like`) strip what they return of its autograd metadata: such a tensor is not dead.
@@ -55,7 +57,7 @@ void refuse_raw_access(c10::StorageImpl& storage) {
       "reads it, and its memory was accessed directly instead. Call tensor.resolve_conj() before taking its pointer.");
 }
 
-void allow_raw_access(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
+void allow_raw_access(c10::StorageImpl& storage) { clear_access_error(storage); }
 
 at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator) {
   at::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device), allocator, /*resizable=*/true);
