@@ -43,7 +43,7 @@ typedef struct koila_settings {
   const char* rules_path;    // KOILA_RULES, or ""
 } koila_settings;
 
-enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_OPTIMIZER = 2 /* no grad, outside backward */ };
+enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };
 enum koila_outcome { KOILA_RESCUED = 0, KOILA_REFUSED = 1 };
 
 // One out-of-memory, once its outcome is known. Strings are copied by the callee.

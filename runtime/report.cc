@@ -20,7 +20,7 @@ const char* phase_name(int phase) {
   switch (phase) {
     case KOILA_FORWARD: return "forward";
     case KOILA_BACKWARD: return "backward";
-    case KOILA_OPTIMIZER: return "optimizer";
+    case KOILA_NO_GRAD: return "no_grad";
   }
   return "unknown";
 }

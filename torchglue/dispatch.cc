@@ -208,7 +208,7 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     region->materialise({a.value});
     if (grad_mode && a.tensor.requires_grad()) region->consume(a.value);
   }
-  if (deferred) session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
+  if (deferred && traits.tensor_result) session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
   if (traits.writes) {
     const auto& declared = op.schema().arguments();
     const auto arguments = torch::jit::last(*stack, declared.size());

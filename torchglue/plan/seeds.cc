@@ -127,14 +127,15 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (!is_split(op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
-      const Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
-      if (op.in_place && first != kNoTapeValue && !tape.values()[first].differentiable()) {
+      Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+      if (op.in_place && first != kNoTapeValue) {
         const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && op.refs[0].arg == 0 && call.outputs()[0] == plan.placements[op.refs[0].value];
-        if (!kept) {
+        if (!kept && !tape.values()[first].differentiable()) {
           whole.insert(tape.values()[first].group);
           again = true;
           break;
         }
+        if (!kept) verdict = Verdict::kNo;
       }
       if (verdict == Verdict::kReal) {
         if ((traits.rule->flags & kRandom) == 0) continue;

@@ -555,15 +555,21 @@ void Region::bury_dead() {
 // Note [Steps without a backward]
 // The same call again may be another tower of this step (an anchor, a positive, a negative), or the next batch of an evaluation loop,
 // whose last output the program still holds. Both join; what nothing descends from any more is let go at that moment, with its captures.
-// An end to it all: what instructions leave behind is small, and not nothing.
+// An end to it all: what instructions leave behind is small, and not nothing. And a loop without gradients that collects its outputs would
+// keep every input alive for them: after a few batches they are computed.
 bool Region::begin_with(uint64_t key, int times) {
-  constexpr int kAtMost = 64;
+  constexpr int kTowersAtMost = 64, kBatchesAtMost = 4;
   int& begun = begun_with_[key];
   if (begun < times) {
     ++begun;
     return true;
   }
-  if (!has_deferred() || begun >= kAtMost) return false;
+  if (!has_deferred()) return false;
+  if (begun >= kTowersAtMost) return false;
+  if (begun >= times + kBatchesAtMost && !c10::AutogradState::get_tls_state().get_grad_mode()) {
+    materialise_held();
+    return false;
+  }
   prune();
   ++begun;
   return true;

@@ -31,7 +31,7 @@ OutOfMemory describe_out_of_memory(const std::string& op) {
   const AllocationFailure& failure = last_allocation_failure();
   const bool backward = session().engine_depth > 0;
   const bool grad = c10::AutogradState::get_tls_state().get_grad_mode();
-  return {failure.device, backward ? KOILA_BACKWARD : grad ? KOILA_FORWARD : KOILA_OPTIMIZER, op, failure.requested, failure.live};
+  return {failure.device, backward ? KOILA_BACKWARD : grad ? KOILA_FORWARD : KOILA_NO_GRAD, op, failure.requested, failure.live};
 }
 
 void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) { report(oom, KOILA_RESCUED, "", micro_batch, batch); }

@@ -1,0 +1,215 @@
+#include "torchglue/tape/tape.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "tests/tape/recorder.h"
+
+namespace koila {
+namespace {
+
+TapeValueId value_of(const Tape& tape, const at::Tensor& t) { return tape.find(t.unsafeGetTensorImpl()); }
+
+at::Tensor parameter(at::IntArrayRef sizes) { return at::rand(sizes).set_requires_grad(true); }
+
+struct Doubled : torch::autograd::Function<Doubled> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.view_as(x); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients) {
+    return {gradients[0] * 2};
+  }
+};
+
+TEST(Tape, HoldsProducedTensorsWeakly) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor x = at::rand({4, 3});
+  at::Tensor y = run.tanh(x);
+  const TapeValueId id = value_of(tape, y);
+  ASSERT_NE(id, kNoTapeValue);
+  y.reset();
+  EXPECT_FALSE(tape.values()[id].lock().defined());
+}
+
+TEST(Tape, HoldsAnInputAsLongAsTheGraph) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  at::Tensor noise = at::rand({4, 3});
+  at::Tensor out = run.add(w, noise);  // autograd saves nothing of an addition
+  const TapeValueId id = value_of(tape, noise);
+  noise.reset();
+  EXPECT_TRUE(tape.values()[id].lock().defined());
+  EXPECT_FALSE(tape.values()[id].held_elsewhere());
+  out.reset();
+  EXPECT_FALSE(tape.values()[id].lock().defined());
+}
+
+TEST(Tape, LetsInputsGoWhenItIsCut) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  at::Tensor noise = at::rand({4, 3});
+  const c10::weak_intrusive_ptr<c10::TensorImpl> weak(noise.getIntrusivePtr());
+  const at::Tensor out = run.add(w, noise);
+  noise.reset();
+  EXPECT_FALSE(weak.expired());
+  tape.cut();
+  EXPECT_TRUE(weak.expired());
+}
+
+TEST(Tape, DoesNotHoldWhatCanBeMadeAgain) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  const at::Tensor x = at::rand({4, 3});
+  at::Tensor scaled = run.tanh(x);
+  const at::Tensor out = run.add(w, scaled);
+  const TapeValueId id = value_of(tape, scaled);
+  scaled.reset();
+  EXPECT_FALSE(tape.values()[id].lock().defined());
+  EXPECT_TRUE(tape.values()[id].entered);
+}
+
+TEST(Tape, ADroppedLossTakesItsGraphWithIt) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  at::Tensor loss = run.sum(run.tanh(w));
+  tape.cut();
+  const c10::weak_intrusive_ptr<c10::TensorImpl> weak(loss.getIntrusivePtr());
+  (void)run("aten::detach", {loss});  // reading a loss after backward makes it a capture of 0 dimensions
+  loss.reset();
+  EXPECT_TRUE(weak.expired());
+}
+
+TEST(Tape, AnInPlaceWriteMakesANewVersion) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor y = run.tanh(at::rand({4}));
+  const TapeValueId before = value_of(tape, y);
+  run("aten::mul_", "Tensor", {y, at::rand({4})});
+  const TapeValueId after = value_of(tape, y);
+  EXPECT_NE(before, after);
+  EXPECT_FALSE(tape.is_current(before));
+  EXPECT_TRUE(tape.is_current(after));
+  EXPECT_EQ(tape.values()[before].group, tape.values()[after].group);
+  EXPECT_TRUE(tape.ops().back().in_place);
+}
+
+TEST(Tape, AWriteToACaptureIsAnEffect) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor buffer = at::zeros({4});
+  const at::Tensor y = run.tanh(buffer);
+  const TapeValueId before = value_of(tape, buffer);
+  run("aten::add_", "Tensor", {buffer, y, 1});
+  EXPECT_EQ(value_of(tape, buffer), kNoTapeValue);
+  (void)run.tanh(buffer);
+  const TapeValueId after = value_of(tape, buffer);
+  EXPECT_NE(before, after);
+  EXPECT_TRUE(tape.values()[after].is_capture());
+}
+
+TEST(Tape, ViewsShareAGroup) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor y = run.tanh(at::rand({4, 3}));
+  const at::Tensor view = run("aten::view", {y, std::vector<int64_t>{12}});
+  EXPECT_TRUE(tape.values()[value_of(tape, view)].is_view);
+  EXPECT_EQ(tape.values()[value_of(tape, view)].group, tape.values()[value_of(tape, y)].group);
+}
+
+TEST(Tape, AProducedTensorThatBecomesALeafIsACapture) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor weight = run.tanh(at::rand({4, 3}));
+  EXPECT_FALSE(tape.values()[value_of(tape, weight)].is_capture());
+  weight.set_requires_grad(true);
+  (void)run.tanh(weight);
+  EXPECT_TRUE(tape.values()[value_of(tape, weight)].is_capture());
+}
+
+TEST(Tape, IsCutWhereAFunctionOfTheUsersStands) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  const at::Tensor h = run.tanh(w);
+  // Inside the function: a view under no_grad, which says that it requires grad because its base does.
+  at::Tensor seen;
+  {
+    const at::NoGradGuard no_grad;
+    seen = run("aten::view_as", {h, h});
+  }
+  const auto function = Doubled::apply(h);
+  torch::autograd::impl::set_gradient_edge(seen, torch::autograd::impl::gradient_edge(function));
+  (void)run.tanh(seen);
+  EXPECT_EQ(tape.ops().size(), 1u);
+  EXPECT_TRUE(tape.values()[value_of(tape, seen)].is_capture());
+}
+
+TEST(Tape, IsCutWhereABufferWasWrittenIntoDifferentiably) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  const at::Tensor out = at::zeros({4, 3});
+  run("aten::copy_", {out, run.tanh(w), false});
+  (void)run.tanh(out);
+  EXPECT_EQ(tape.ops().size(), 1u);
+}
+
+TEST(Tape, AGraphFromBeforeTheTapeDoesNotCutIt) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  const at::Tensor before = w.tanh();
+  const at::Tensor h = run.tanh(w);
+  (void)run.add(h, before);
+  EXPECT_EQ(tape.ops().size(), 2u);
+}
+
+TEST(Tape, ForgetsWhatNothingAliveDescendsFrom) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor x = at::rand({4});
+  const at::Tensor kept = run.tanh(x);
+  for (int i = 0; i < 1000; ++i) (void)run.tanh(x);
+  tape.collect();
+  EXPECT_EQ(tape.ops().size(), 1u);
+  EXPECT_NE(value_of(tape, kept), kNoTapeValue);
+}
+
+TEST(Tape, ALoopWithoutGradientsIsBounded) {
+  Tape tape;
+  Recorder run(tape);
+  const at::NoGradGuard no_grad;
+  at::Tensor state = at::rand({4});
+  size_t most = 0;
+  for (int i = 0; i < 20000; ++i) {
+    state = run.tanh(state);
+    most = std::max(most, tape.ops().size());
+  }
+  EXPECT_LT(most, 8192u);
+}
+
+TEST(Tape, LeavesOptimizersAlone) {
+  Tape tape;
+  Recorder run(tape);
+  const at::NoGradGuard no_grad;
+  const at::Tensor w = at::rand({4});
+  run("aten::add_", "Tensor", {w, at::rand({4}), -1});
+  EXPECT_TRUE(tape.empty());
+}
+
+TEST(Tape, RecordsConstantsThatAreWorthIt) {
+  Tape tape;
+  Recorder run(tape);
+  const c10::IValue none;
+  const at::Tensor large = run("aten::zeros", {std::vector<int64_t>{64, 64}, none, none, none, none});
+  const at::Tensor small = run("aten::zeros", {std::vector<int64_t>{4}, none, none, none, none});
+  EXPECT_NE(value_of(tape, large), kNoTapeValue);
+  EXPECT_EQ(value_of(tape, small), kNoTapeValue);
+  EXPECT_EQ(tape.ops().size(), 1u);
+}
+
+}  // namespace
+}  // namespace koila
