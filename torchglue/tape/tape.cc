@@ -355,22 +355,25 @@ void Tape::collect() {
     }
   }
 
+  // What stays moves down in place: the vectors keep their memory.
   std::vector<TapeValueId> new_id(values_.size(), kNoTapeValue);
   std::vector<int32_t> new_op(ops_.size(), kNoProducer);
-  std::vector<TapeOp> ops;
+  size_t ops = 0;
   for (size_t i = 0; i < ops_.size(); ++i) {
     if (!needed_op[i]) continue;
-    new_op[i] = static_cast<int32_t>(ops.size());
-    ops.push_back(std::move(ops_[i]));
+    new_op[i] = static_cast<int32_t>(ops);
+    if (ops != i) ops_[ops] = std::move(ops_[i]);
+    ++ops;
   }
-  std::vector<TapeValue> values;
+  ops_.erase(ops_.begin() + static_cast<ptrdiff_t>(ops), ops_.end());
   std::vector<Group> groups;
   std::vector<uint32_t> new_group(groups_.size(), UINT32_MAX);
   index_.clear();
+  size_t values = 0;
   for (size_t v = 0; v < values_.size(); ++v) {
     if (!needed_value[v]) continue;
     TapeValue& value = values_[v];
-    new_id[v] = static_cast<TapeValueId>(values.size());
+    new_id[v] = static_cast<TapeValueId>(values);
     if (new_group[value.group] == UINT32_MAX) {
       new_group[value.group] = static_cast<uint32_t>(groups.size());
       groups.push_back(groups_[value.group]);
@@ -378,16 +381,16 @@ void Tape::collect() {
     value.group = new_group[value.group];
     if (!value.is_capture()) value.producer = new_op[value.producer];
     if (!value.weak.expired()) index_[value.weak._unsafe_get_target()] = new_id[v];
-    values.push_back(std::move(value));
+    if (values != v) values_[values] = std::move(value);
+    ++values;
   }
-  for (TapeOp& op : ops) {
+  values_.erase(values_.begin() + static_cast<ptrdiff_t>(values), values_.end());
+  for (TapeOp& op : ops_) {
     for (TapeRef& ref : op.refs) ref.value = new_id[ref.value];
     for (TapeValueId& out : op.outputs) {
       if (out != kNoTapeValue) out = new_id[out];
     }
   }
-  ops_ = std::move(ops);
-  values_ = std::move(values);
   groups_ = std::move(groups);
   collect_at_ = std::max(kCollectAtLeast, ops_.size() + ops_.size() / 2);
 }
