@@ -37,10 +37,8 @@ typedef struct koila_settings {
   int mode;                  // enum koila_mode
   int64_t microbatch;        // rows; 0: not forced
   int64_t cpu_budget_bytes;  // 0: no budget
-  int verify;                // KOILA_VERIFY
   int log_level;             // messages below it are not worth formatting
   const char* spill_dir;     // existing folder for unlinked spill files, never null
-  const char* rules_path;    // KOILA_RULES, or ""
 } koila_settings;
 
 enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };

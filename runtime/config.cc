@@ -111,13 +111,6 @@ bool read_spill_dir(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
-bool read_rules(const std::string& value, Config& config, std::string&) {
-  config.rules_path = value;
-  return true;
-}
-
-bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
-
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
 constexpr Variable kVariables[] = {
@@ -129,13 +122,13 @@ constexpr Variable kVariables[] = {
     {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
     {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
-    {"KOILA_RULES", "a path", "no rules of your own", read_rules},
-    {"KOILA_VERIFY", "0 or 1", "0", read_verify},
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
     {"KOILA_DEVICE_MEMORY", "", "", nullptr},
     {"KOILA_CACHE", "", "", nullptr},
     {"KOILA_CUPTI", "", "", nullptr},
+    {"KOILA_RULES", "", "", nullptr},
+    {"KOILA_VERIFY", "", "", nullptr},
 };
 
 // Read by koila's scripts, and in the environment of whatever they start.
@@ -179,7 +172,7 @@ ParsedConfig parse_config(const Environment& environment) {
     if (variable == std::end(kVariables)) {
       parsed.problems.push_back({KOILA_LOG_WARN, unknown_name(name)});
     } else if (variable->read == nullptr) {
-      parsed.problems.push_back({KOILA_LOG_INFO, name + " has no effect in this version of koila"});
+      parsed.problems.push_back({KOILA_LOG_WARN, name + " has no effect: this version of koila does not have it yet"});
     } else if (std::string used = variable->fallback; !variable->read(value, parsed.config, used)) {
       parsed.problems.push_back({KOILA_LOG_WARN, name + "=" + value + " is not understood: want " + variable->form + "; using " + used});
     }

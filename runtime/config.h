@@ -35,15 +35,13 @@ struct Config {
   int log_level = KOILA_LOG_WARN;
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
-  std::string rules_path;
-  bool verify = false;
   std::optional<InjectSpec> inject;
   bool strict = false;
 };
 
 // Something to say about a variable.
 struct ConfigProblem {
-  int level = KOILA_LOG_WARN;  // KOILA_LOG_INFO for what is only early, as a variable of a later version
+  int level = KOILA_LOG_WARN;
   std::string text;            // one line: name, value, accepted form, value used
 };
 

@@ -95,10 +95,8 @@ bool Runtime::start() {
   settings.mode = runtime->config_.mode;
   settings.microbatch = runtime->config_.microbatch;
   settings.cpu_budget_bytes = runtime->ledger_.of(KOILA_CPU).budget();
-  settings.verify = runtime->config_.verify;
   settings.log_level = runtime->config_.log_level;
   settings.spill_dir = runtime->spill_dir_.c_str();
-  settings.rules_path = runtime->config_.rules_path.c_str();
   runtime_.store(runtime, std::memory_order_release);
   return true;
 }

@@ -38,8 +38,6 @@ TEST(Config, ReadsEveryVariable) {
                                      {"KOILA_LOG", "debug"},
                                      {"KOILA_LOG_FILE", "koila.log"},
                                      {"KOILA_SPILL_DIR", "/spill"},
-                                     {"KOILA_RULES", "rules.txt"},
-                                     {"KOILA_VERIFY", "1"},
                                      {"KOILA_INJECT_OOM", "cpu:nth:120"},
                                      {"KOILA_STRICT", "1"},
                                      {"KOILA_PYTHON", "/usr/bin/python3"}});
@@ -58,8 +56,6 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.log_level, KOILA_LOG_DEBUG);
   EXPECT_EQ(config.log_file, "koila.log");
   EXPECT_EQ(config.spill_dir, "/spill");
-  EXPECT_EQ(config.rules_path, "rules.txt");
-  EXPECT_TRUE(config.verify);
   ASSERT_TRUE(config.inject);
   EXPECT_EQ(config.inject->number, 120);
   EXPECT_TRUE(config.strict);
@@ -88,7 +84,7 @@ TEST(Config, BadValueSaysNameValueFormAndWhatIsUsed) {
 TEST(Config, BadValuesLeaveTheDefault) {
   const std::pair<const char*, const char*> bad[] = {
       {"KOILA_MODE", "RESCUE"},       {"KOILA_MICROBATCH", "0"},  {"KOILA_MICROBATCH", "-3"}, {"KOILA_MICROBATCH", "4rows"},
-      {"KOILA_CPU_MEMORY", "512"},    {"KOILA_CPU_MEMORY", "0B"}, {"KOILA_LOG", "loud"},      {"KOILA_VERIFY", "yes"},
+      {"KOILA_CPU_MEMORY", "512"},    {"KOILA_CPU_MEMORY", "0B"}, {"KOILA_LOG", "loud"},
       {"KOILA_INJECT_OOM", "nth:0"},  {"KOILA_STRICT", "true"},   {"KOILA_REPORT", "report"}, {"KOILA_REPORT", ","},
       {"KOILA_REPORT", "report.html"}};
   for (const auto& [name, value] : bad) {
@@ -98,7 +94,6 @@ TEST(Config, BadValuesLeaveTheDefault) {
     EXPECT_EQ(config.microbatch, 0);
     EXPECT_EQ(config.cpu_memory.kind, MemoryBudget::Kind::kNone);
     EXPECT_EQ(config.log_level, KOILA_LOG_WARN);
-    EXPECT_FALSE(config.verify);
     EXPECT_FALSE(config.strict);
     EXPECT_FALSE(config.inject);
     EXPECT_EQ(config.reports.size(), 1U);
@@ -125,12 +120,12 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
     EXPECT_NE(problem_of(typo, "1").find(std::string("did you mean ") + right + "?"), std::string::npos) << typo;
 }
 
-TEST(Config, LaterVariablesAreNoErrors) {
-  for (const char* name : {"KOILA_DEVICE_MEMORY", "KOILA_CACHE", "KOILA_CUPTI"}) {
+TEST(Config, SaysWhichVariablesHaveNoEffectYet) {
+  for (const char* name : {"KOILA_DEVICE_MEMORY", "KOILA_CACHE", "KOILA_CUPTI", "KOILA_RULES", "KOILA_VERIFY"}) {
     const ParsedConfig parsed = parse({{name, "1"}});
     ASSERT_EQ(parsed.problems.size(), 1U);
-    EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_INFO);
-    EXPECT_FALSE(parsed.has_errors());
+    EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_WARN);
+    EXPECT_EQ(parsed.problems[0].text, std::string(name) + " has no effect: this version of koila does not have it yet");
   }
 }
 
