@@ -96,6 +96,13 @@ bool same_order(const at::Tensor& a, const at::Tensor& b) {
   return true;
 }
 
+// contiguous() of one row may find nothing to do where the full batch is copied: then micro-batches clone, which takes the same arguments.
+bool copies_at_full_size(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  if (op.schema().name() != "aten::contiguous") return false;
+  const auto format = arguments[1].isNone() ? c10::MemoryFormat::Contiguous : arguments[1].toMemoryFormat();
+  return !arguments[0].toTensor().is_contiguous(format);
+}
+
 // A view made under no_grad says that it requires grad when its base does, and has no node.
 bool has_node(const at::Tensor& local) { return local.requires_grad() && node_of(local) != nullptr; }
 
@@ -167,7 +174,8 @@ uint32_t Region::use(uint32_t capture, const Placement& placement) {
 Instruction Region::instruction_for(const Call& call) {
   const OpTraits& traits = op_traits(call.op);
   const auto& instead = call.answer.instead();
-  Instruction in{instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
+  const bool copies = copies_at_full_size(call.op, call.arguments);
+  Instruction in{copies ? c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "") : instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
   if (call.state != nullptr) in.state = *call.state;
   in.in_place = traits.in_place;
   in.random = call.random;
@@ -301,8 +309,11 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       catch_up();
       results = call_instruction(first_, in);
       break;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
+    } catch (const c10::Error& error) {
+      if (!is_out_of_memory(error)) {
+        if (joined && joined->in_place) drop_first_frame();  // what it wrote must not stay
+        throw FailsOnRows();
+      }
       ran_out = std::current_exception();
     }
     results.clear();
@@ -351,9 +362,6 @@ std::vector<c10::IValue> Region::add(const Call& call) {
         if (has_node(local) && !values_[id].requires_grad) attach_gradient(id, *same->full);
       } else {
         in.outputs.push_back(kNoValue);
-        if (same->value != kNoValue && !same->full->is_contiguous() && call.op.schema().name() == "aten::contiguous") {
-          throw AliasUnclear();
-        }
       }
       return *same->full;
     }

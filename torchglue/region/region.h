@@ -130,8 +130,8 @@ struct RuleMismatch : CannotJoin {
 struct AliasOfCapture : CannotJoin {
   const char* what() const noexcept override { return "a view of a capture"; }
 };
-struct AliasUnclear : CannotJoin {
-  const char* what() const noexcept override { return "a copy at full batch and a view in micro-batches"; }
+struct FailsOnRows : CannotJoin {  // the full batch gives the program its own error, or none
+  const char* what() const noexcept override { return "an error on a micro-batch"; }
 };
 
 class Region : public std::enable_shared_from_this<Region> {

@@ -201,6 +201,9 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
 
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan) {
+  if (tape.effects_under_hooks()) {
+    throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
+  }
   check_old_graph(tape, plan);
   const RealValues real(tape);
   const auto needed = needed_ops(tape, plan);

@@ -135,6 +135,7 @@ uint32_t Tape::intern_state() {
 
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
+  if ((traits.writes || traits.silent_effect) && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) note_effect(traits, arguments);
   pending_.reset();
   record_ = traits.tensor_result && !traits.foreach;
   if (!record_) return;
@@ -176,6 +177,19 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
         break;
     }
   }
+}
+
+// Note [Effects under saved-tensor hooks]
+// A checkpoint runs its part of the model again in backward, with whatever effects that has: a batch norm's statistics move twice. In
+// micro-batches it would not be run again, so such a step stays as it is.
+void Tape::note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  bool effect = traits.silent_effect;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+    if (!traits.writes || i > 0 || t.requires_grad()) return;
+    const TapeValueId known = find(t.unsafeGetTensorImpl());
+    effect |= known == kNoTapeValue || groups_[values_[known].group].on_capture;
+  });
+  effects_under_hooks_ |= effect;
 }
 
 void Tape::discard() {
@@ -249,7 +263,8 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
   torch::autograd::Node* last = nullptr;
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {
     auto* node = const_cast<torch::autograd::Node*>(node_of(t));
-    if (node != nullptr && node != last) node->add_pre_hook(std::make_unique<HoldHook>(holds));
+    // A node from before the call came with an argument that was handed back.
+    if (node != nullptr && node != last && node->sequence_nr() >= sequence_before_ && node->name() != kRegionNode) node->add_pre_hook(std::make_unique<HoldHook>(holds));
     last = node;
   });
 }
@@ -325,6 +340,7 @@ void Tape::cut() {
   pending_.reset();
   record_ = false;
   differentiable_ = false;
+  effects_under_hooks_ = false;
   collect_at_ = kCollectAtLeast;
 }
 

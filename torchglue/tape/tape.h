@@ -72,6 +72,8 @@ struct TapeRef {
   uint32_t version;  // version counter at the call
 };
 
+struct OpTraits;
+
 struct TapeOp {
   c10::OperatorHandle op;
   std::vector<c10::IValue> args;  // a tensor is replaced by None, a list of tensors by its length
@@ -114,6 +116,8 @@ class Tape {
   TapeValueId find(const c10::TensorImpl* impl) const;
   // Whether its tensor, if alive, still has this value: nothing was written to it in place since.
   bool is_current(TapeValueId value) const { return find(values_[value].weak._unsafe_get_target()) == value; }
+  // Whether the step wrote to captures while saved-tensor hooks were on.
+  bool effects_under_hooks() const { return effects_under_hooks_; }
   bool empty() const { return ops_.empty(); }
 
  private:
@@ -125,6 +129,7 @@ class Tape {
     bool pinned = false;
   };
 
+  void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
   bool hangs_on_tape(const torch::autograd::Node* node) const;
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
@@ -142,6 +147,7 @@ class Tape {
   std::optional<TapeOp> pending_;
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
+  bool effects_under_hooks_ = false;
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on
   uint64_t sequence_before_ = 0;   // at begin()
