@@ -5,6 +5,7 @@ import copy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+import torch.utils.checkpoint
 
 from models import Images, LanguageModel, GptNet, Vectors
 from task import Task, family
@@ -575,3 +576,93 @@ class Dataloader(SmallNet):
             record.value(f"loss{i}", loss)
 
     symmetric = False
+
+
+# ---- found by scripts that nobody here wrote ---------------------------------------------------------------------------------
+
+
+@family
+class MaskWrittenThroughView(SmallNet):
+    """A constant of the batch's size, written to through a view, gathered from, and let go of."""
+
+    held_per_row = 3 * 16 * 4  # the mask, before and after, and its product with the losses
+
+    def loss(self, model, x, y):
+        mask = torch.ones(x.size(0), 16, dtype=x.dtype)
+        mask[:, :3] = 0
+        mask = torch.gather(mask, 1, torch.arange(16).flip(0).expand(x.size(0), 16))
+        each = F.cross_entropy(model(x), y, reduction="none")
+        return (each[:, None] * mask).sum() / mask.sum()
+
+
+@family
+class OutputsFilledInALoop(Task):
+    """Decoder steps written one by one into a tensor of zeros."""
+
+    rows = 13  # so that the zeros are worth making in parts
+    budget_rows = 128
+    held_per_row = 8 * 10 * 4  # the zeros, where the step begins with them
+
+    def model(self):
+        return nn.ModuleDict({"encode": nn.GRUCell(12, 20), "decode": nn.GRUCell(10, 20), "head": nn.Linear(20, 10)})
+
+    def data(self, rows):
+        return torch.randn(rows, 6, 12), torch.randint(10, (rows, 8))
+
+    def loss(self, model, x, y):
+        outputs = torch.zeros(x.size(0), 8, 10, dtype=x.dtype)
+        state = torch.zeros(x.size(0), 20, dtype=x.dtype)
+        for t in range(x.size(1)):
+            state = model["encode"](x[:, t], state)
+        token = torch.zeros(x.size(0), 10, dtype=x.dtype)
+        for t in range(8):
+            state = model["decode"](token, state)
+            outputs[:, t] = model["head"](state)
+            token = F.one_hot(y[:, t], 10).to(x.dtype)
+        return F.cross_entropy(outputs.view(-1, 10), y.view(-1))
+
+
+@family
+class ShiftedLabels(LanguageModel):
+    """The usual loss of a language model: of one row a slice is contiguous already, of a batch it is not."""
+
+    def model(self):
+        return nn.Sequential(nn.Embedding(self.vocabulary, 16), nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, self.vocabulary))
+
+    def loss(self, model, tokens, *_):
+        logits = model(tokens)[..., :-1, :].contiguous()
+        labels = tokens[..., 1:].contiguous()
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1))
+
+
+@family
+class PolicyGradient(SmallNet):
+    """torch.distributions, whose checks read values."""
+
+    def loss(self, model, x, y):
+        policy = torch.distributions.Categorical(logits=model(x))
+        return -(policy.log_prob(y) * x[:, 0]).mean() - 0.01 * policy.entropy().mean()
+
+
+@family
+class CheckpointWithBatchNorm(SmallNet):
+    """Plain PyTorch runs a checkpoint's part again in backward, and moves the running statistics once more."""
+
+    splits = False
+
+    def model(self):
+        return nn.ModuleList([nn.Linear(24, 32), nn.Sequential(nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 10))])
+
+    def loss(self, model, x, y):
+        return F.cross_entropy(torch.utils.checkpoint.checkpoint(model[1], model[0](x), use_reentrant=False), y)
+
+
+@family
+class NoiseAddedToInput(SmallNet):
+    """Noise is drawn for the batch, and is the same in micro-batches."""
+
+    symmetric = False
+    held_per_row = 2 * 24 * 4
+
+    def loss(self, model, x, y):
+        return F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)

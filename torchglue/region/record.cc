@@ -286,6 +286,16 @@ void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
   torch::autograd::impl::set_gradient_edge(deferred, torch::autograd::Edge(owner, static_cast<uint32_t>(value.node_output)));
 }
 
+// A write of something differentiable makes the written tensor, its base and its views differentiable, as far as micro-batch 0 shows.
+void Region::attach_gradients(uint32_t group) {
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const Value& value = values_[id];
+    if (value.group != group || value.impl == nullptr || value.requires_grad || id >= first_.values.size()) continue;
+    const at::Tensor& local = first_.values[id];
+    if (local.defined() && has_node(local)) attach_gradient(id, at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
+  }
+}
+
 // A new deferred tensor with the storage `storage`.
 at::Tensor Region::make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::Storage storage) {
   auto impl = like.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true);
@@ -359,7 +369,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
         in.outputs.push_back(id);
         same->full->unsafeGetTensorImpl()->bump_version();
         values_[id].random |= random;
-        if (has_node(local) && !values_[id].requires_grad) attach_gradient(id, *same->full);
+        if (has_node(local)) attach_gradients(values_[id].group);
       } else {
         in.outputs.push_back(kNoValue);
       }

@@ -255,6 +255,7 @@ class Region : public std::enable_shared_from_this<Region> {
                                   at::Storage storage);
   void install(ValueId id, const at::Tensor& tensor);
   void attach_gradient(ValueId id, const at::Tensor& deferred);
+  void attach_gradients(uint32_t group);
   void forget(ValueId id) noexcept;
   void prune();
 

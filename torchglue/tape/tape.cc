@@ -27,6 +27,11 @@ bool is_builtin(const torch::autograd::Node& node) {
   return type.find("8autograd9generated") != std::string_view::npos || type.find("8autograd10CopySlices") != std::string_view::npos;
 }
 
+// What a base becomes when something differentiable is written into a view of it.
+bool is_copy_slices(const torch::autograd::Node& node) {
+  return std::string_view(typeid(node).name()).find("8autograd10CopySlices") != std::string_view::npos;
+}
+
 // Whether the operator gives the same again from the same arguments.
 bool can_run_again(const TapeOp& op) {
   const Rule* rule = op_traits(op.op).rule;
@@ -52,7 +57,7 @@ at::Tensor TapeValue::lock() const {
 }
 
 bool TapeValue::known_node(const torch::autograd::Node* node) const {
-  return node == grad_fn || (grad_fn != nullptr && node != nullptr && is_builtin(*node));
+  return node == grad_fn || (node != nullptr && (grad_fn != nullptr ? is_builtin(*node) : !is_capture() && is_copy_slices(*node)));
 }
 
 bool TapeValue::held_elsewhere() const {
@@ -80,6 +85,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
     value.strides.assign(strides.begin(), strides.end());
     value.storage_offset = impl->storage_offset();
   }
+  value.version = version_of(tensor);
   value.requires_grad = tensor.requires_grad();
   value.grad_fn = node_of(tensor);
   index_[impl] = id;
@@ -99,10 +105,15 @@ bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
   if (it != index_.end()) {
-    const TapeValue& value = values_[it->second];
+    TapeValue& value = values_[it->second];
     const torch::autograd::Node* node = node_of(tensor);
-    const bool same = value.known_node(node) && tensor.requires_grad() == value.requires_grad;
-    if (same && groups_[value.group].version == version_of(tensor)) return it->second;
+    if (value.known_node(node) && groups_[value.group].version == version_of(tensor)) {
+      if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
+        value.grad_fn = node;
+        value.requires_grad = true;
+      }
+      if (tensor.requires_grad() == value.requires_grad) return it->second;
+    }
     if (!hangs_on_tape(node)) {
       // Whatever this tensor was on the tape, it is not any more.
       TapeValue& old = values_[it->second];

@@ -43,6 +43,7 @@ struct TapeValue {
   int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
   int32_t output = 0;                     // flat output number of the producer
   uint32_t group = 0;                     // storage group
+  uint32_t version = 0;                   // version counter when it came to be: a later one shows writes through other views
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
