@@ -135,8 +135,15 @@ std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const e
 }
 
 // Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves and at graphs from before the tape.
-void release_graph(const edge_list& roots, const ska::flat_hash_set<Node*>& keep) {
-  std::vector<Node*> stack;
+void release_graph(const edge_list& roots, ska::flat_hash_set<Node*> keep) {
+  std::vector<Node*> stack(keep.begin(), keep.end());
+  while (!stack.empty()) {  // what is kept needs all that it hangs on, which other paths lead to as well
+    Node* node = stack.back();
+    stack.pop_back();
+    for (const Edge& edge : node->next_edges()) {
+      if (edge.function && keep.insert(edge.function.get()).second) stack.push_back(edge.function.get());
+    }
+  }
   for (const Edge& root : roots) stack.push_back(root.function.get());
   ska::flat_hash_set<Node*> seen;
   while (!stack.empty()) {

@@ -213,7 +213,9 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     const OpTraits& traits = op_traits(op.op);
     if (traits.writes) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
-      const Verdict verdict = traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
+      // Rules are asked only of calls that read something split.
+      const bool split = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
+      const Verdict verdict = split && traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
       const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && !op.refs.empty() && op.refs[0].arg == 0 &&
                         call.outputs()[0] == plan.placements[op.refs[0].value];
       if (!kept) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
