@@ -2,6 +2,8 @@
 
 #include <c10/core/AutogradState.h>
 
+#include <algorithm>
+
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
@@ -351,6 +353,14 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         return true;
       } catch (const AliasOfCapture&) {
         // A view of a seed: it costs no memory, so it is made for real, and is split like the seed.
+        if (std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region != nullptr; })) {
+          if (traits.composite) {
+            op.redispatchBoxed(keys & kBelowInterceptor, stack);
+          } else {
+            run_at_full_batch(op, keys, stack, q.split);
+          }
+          return true;
+        }
         run_eagerly(op, keys, stack);
         const auto results = torch::jit::last(*stack, op.schema().returns().size());
         for_each_tensor(results, [&](const at::Tensor& t, int result, int) {

@@ -325,9 +325,9 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
 
   // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
   // saved tensor, a view) lets go of it too.
-  ska::flat_hash_set<uint32_t> stays;  // what seeds and their views look at
-  for (const Seed& seed : plan.seeds) {
-    if (!seed.created) stays.insert(tape.values()[seed.value].group);
+  ska::flat_hash_set<uint32_t> stays;  // what seeds, and values that are taken as they are, and their views look at
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    if (!plan.descends[v] || is_seed(plan, v)) stays.insert(tape.values()[v].group);
   }
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -432,6 +432,8 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
         if (!alive.defined() && k.alias_of == kNoValue) k.storage = storage_of_group(tape, value.group);
       }
     }
+    // Views of a seed and of a split value from one call (broadcast_tensors): its inner operators tell them apart.
+    if (view_of_capture && std::any_of(outputs.begin(), outputs.end(), [&](const auto& k) { return k.alias_of != kNoValue || (k.handed_back.defined() && entry_of(k.handed_back).region != nullptr); })) known = view_of_capture = false;
     s.log(KOILA_LOG_TRACE, "convert " + op.op.schema().name() + (known && !view_of_capture ? ": joins" : view_of_capture ? ": view of a seed" : ": runs again"));
     if (known && !view_of_capture) {
       const OpState& state = tape.state(op.state);
