@@ -666,3 +666,25 @@ class NoiseAddedToInput(SmallNet):
 
     def loss(self, model, x, y):
         return F.cross_entropy(model(x + 0.1 * torch.randn_like(x)), y)
+
+
+@family
+class SharedGraphOutside(SmallNet):
+    """One value feeds a part that cannot be split (rows written by index) and one that can: both need its graph."""
+
+    splits = False
+
+    def loss(self, model, x, y):
+        p = model(x).exp()
+        q = p.clone()
+        q[torch.where(x[:, 0] > 1)[0]] = 0
+        return 0.01 * q.pow(2).mean() + (torch.rand(10, dtype=x.dtype) * p.mean(0)).mean()
+
+
+@family
+class BroadcastOfInputAndOutput(SmallNet):
+    """One call gives views of an input and of what the model made."""
+
+    def loss(self, model, x, y):
+        labels, logits = torch.broadcast_tensors(y[:, None], model(x))
+        return -F.log_softmax(logits, -1).gather(-1, labels[..., :1]).mean()
