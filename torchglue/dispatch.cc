@@ -172,10 +172,8 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   Session& s = session();
   const auto regions = s.live_regions();
   if (regions.empty()) return;
-  const auto& declared = op.schema().arguments();
-  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
-    const c10::AliasInfo* alias = declared[i].alias_info();
-    if (alias == nullptr || !alias->isWrite() || !t.has_storage()) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    if (!t.has_storage()) return;
     const c10::StorageImpl* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     for (const auto& region : regions) {
       if (region->captures_storage(storage)) region->before_write(storage);
@@ -212,12 +210,9 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   }
   if (deferred && traits.tensor_result) session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
   if (traits.writes) {
-    const auto& declared = op.schema().arguments();
-    const auto arguments = torch::jit::last(*stack, declared.size());
-    for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
-      const c10::AliasInfo* alias = declared[i].alias_info();
+    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) {
       const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-      if (entry.region != nullptr && alias != nullptr && alias->isWrite()) entry.region->shared_from_this()->hand_out_group(entry.value);
+      if (entry.region != nullptr) entry.region->shared_from_this()->hand_out_group(entry.value);
     });
   }
   run_eagerly(op, keys, stack);
@@ -352,22 +347,16 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         for (c10::IValue& result : results) stack->push_back(std::move(result));
         return true;
       } catch (const AliasOfCapture&) {
-        // A view of a seed: it costs no memory, so it is made for real, and is split like the seed.
-        if (std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region != nullptr; })) {
-          if (traits.composite) {
-            op.redispatchBoxed(keys & kBelowInterceptor, stack);
-          } else {
-            run_at_full_batch(op, keys, stack, q.split);
-          }
+        // A view of a seed alone: it costs no memory, so it is made for real, and is split like the seed.
+        if (std::all_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region == nullptr; })) {
+          run_eagerly(op, keys, stack);
+          const auto results = torch::jit::last(*stack, op.schema().returns().size());
+          for_each_tensor(results, [&](const at::Tensor& t, int result, int) {
+            const Placement& p = call.outputs()[result];
+            if (p.is_shard()) session().marks.add(t, p, region->batch(), region->micro_batch());
+          });
           return true;
         }
-        run_eagerly(op, keys, stack);
-        const auto results = torch::jit::last(*stack, op.schema().returns().size());
-        for_each_tensor(results, [&](const at::Tensor& t, int result, int) {
-          const Placement& p = call.outputs()[result];
-          if (p.is_shard()) session().marks.add(t, p, region->batch(), region->micro_batch());
-        });
-        return true;
       } catch (const CannotJoin& why) {
         session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
       }

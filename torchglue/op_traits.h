@@ -46,4 +46,13 @@ void for_each_tensor(at::ArrayRef<c10::IValue> values, F&& f) {
   }
 }
 
+// Every tensor argument that the operator writes to; f(tensor, argument).
+template <class F>
+void for_each_written(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, F&& f) {
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+    const c10::AliasInfo* alias = schema.arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) f(t, i);
+  });
+}
+
 }  // namespace koila

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "torchglue/rescue/events.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -70,15 +71,8 @@ class CountedCpuAllocator final : public c10::Allocator {
     const int64_t live = runtime->live_bytes(KOILA_CPU);
     failure = {KOILA_CPU, static_cast<int64_t>(bytes), live};
     if (session().rescue && !session().owned_by_this_thread()) {
-      koila_oom_event event{};
-      event.device = KOILA_CPU;
-      event.op = "";
-      event.requested_bytes = failure.requested;
-      event.live_bytes = live;
-      event.budget_bytes = runtime->budget_bytes(KOILA_CPU);
-      event.outcome = KOILA_REFUSED;
-      event.reason = "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.";
-      runtime->on_oom(&event);
+      report_refusal({KOILA_CPU, KOILA_FORWARD, "", failure.requested, live},
+                     "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.", 0);
     }
     if (refused == 2) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)),

@@ -42,6 +42,15 @@ bool is_created(const Plan& plan, TapeValueId value) {
   return std::any_of(plan.seeds.begin(), plan.seeds.end(), [&](const Seed& s) { return s.value == value && s.created; });
 }
 
+bool reads_split(const Plan& plan, const TapeOp& op) {
+  return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
+}
+
+bool writes_per_row(const Plan& plan, const TapeOp& op, const OpCall& call, Verdict verdict) {
+  return verdict == Verdict::kLocal && !call.outputs().empty() && !op.refs.empty() && op.refs[0].arg == 0 &&
+         call.outputs()[0] == plan.placements[op.refs[0].value];
+}
+
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement) {
   const OpTraits& traits = op_traits(op.op);
   OpCall call(op.op.schema(), batch);
@@ -76,9 +85,6 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   ska::flat_hash_set<uint32_t> whole;
   std::vector<const TapeOp*> whole_ops;  // operators that read something split and have no rule for it
   const auto placement = [&](TapeValueId v) { return plan.placements[v]; };
-  const auto is_split = [&](const TapeOp& op) {
-    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
-  };
   // A call that cannot be made again: something that it read is gone. What it gave is taken as it is.
   const auto broken = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
@@ -124,12 +130,12 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         if (out != kNoTapeValue) plan.descends[out] = 1;
       }
       if (first != kNoTapeValue && is_seed(plan, first)) continue;  // made from another seed, and taken as it is
-      if (!is_split(op)) continue;
+      if (!reads_split(plan, op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
-        const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && op.refs[0].arg == 0 && call.outputs()[0] == plan.placements[op.refs[0].value];
+        const bool kept = writes_per_row(plan, op, call, verdict);
         if (!kept && !tape.values()[first].differentiable()) {
           whole.insert(tape.values()[first].group);
           again = true;
@@ -159,7 +165,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       }
     }
   }
-  if (tape.pending() != nullptr && is_split(*tape.pending())) {
+  if (tape.pending() != nullptr && reads_split(plan, *tape.pending())) {
     OpCall call = call_on_tape(tape, *tape.pending(), batch, placement);
     const Rule* rule = op_traits(tape.pending()->op).rule;
     plan.pending = Plan::Pending::kWhole;

@@ -37,6 +37,11 @@ struct Plan {
 bool is_seed(const Plan& plan, TapeValueId value);
 bool is_created(const Plan& plan, TapeValueId value);
 
+bool reads_split(const Plan& plan, const TapeOp& op);
+
+// Whether an in-place operator, as its rule answered `call`, leaves what it writes to split as it was.
+bool writes_per_row(const Plan& plan, const TapeOp& op, const OpCall& call, Verdict verdict);
+
 // The call as a rule sees it.
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);
 

@@ -11,6 +11,7 @@
 
 #include "torchglue/memory/spill.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 
@@ -21,21 +22,10 @@ using torch::autograd::variable_list;
 
 namespace {
 
-bool is_reduced_float(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
-
 // A refusal in backward: the error that a step too large for the memory gives, with koila's reason.
 [[noreturn]] void refuse(const Region& region, const std::string& reason) {
-  Session& s = session();
-  koila_oom_event event{};
-  event.device = device_number(region.device());
-  event.phase = KOILA_BACKWARD;
-  event.op = "backward";
-  event.live_bytes = s.runtime->live_bytes(event.device);
-  event.budget_bytes = s.runtime->budget_bytes(event.device);
-  event.outcome = KOILA_REFUSED;
-  event.reason = reason.c_str();
-  event.batch = region.batch();
-  s.runtime->on_oom(&event);
+  const int device = device_number(region.device());
+  report_refusal({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, region.batch());
   TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
 }
 
@@ -83,7 +73,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
     total = total.defined() ? total + gradient : std::move(gradient);
   } else if (total.defined()) {
     total.add_(gradient);
-  } else if (is_reduced_float(gradient.scalar_type()) && rows.count() < batch_) {
+  } else if (c10::isReducedFloatingType(gradient.scalar_type()) && rows.count() < batch_) {
     total = gradient.to(at::kFloat);
   } else {
     // The engine gave it away when nobody else holds it; an expanded or shared one is copied.

@@ -25,8 +25,6 @@ namespace {
 // `t` with its split dimension seen as [outer, rows, inner]. Always a view.
 at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { return t.unflatten(p.dim, {p.outer, rows, p.inner}); }
 
-bool is_reduced_float(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
-
 class Stopwatch {
  public:
   explicit Stopwatch(double& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
@@ -324,7 +322,7 @@ void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) const {
   const at::Tensor part = local.detach();
   if (value.placement.is_shard()) {
     write_rows(held.full, value.placement, batch_, rows, part);
-  } else if (is_reduced_float(value.dtype)) {  // summed in float32
+  } else if (c10::isReducedFloatingType(value.dtype)) {  // summed in float32
     held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(at::kFloat);
     held.full.copy_(held.sum);
   } else if (held.until == 0) {

@@ -176,7 +176,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
       }
     }
   };
-  const Plan plan = find_plan(s.tape, {serves, check, s.batch_in_use()});
+  const Plan plan = find_plan(s.tape, serves, check, s.batch_in_use());
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
   ska::flat_hash_set<Node*> outside;  // graphs that the region will hang on
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
@@ -184,8 +184,6 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     const at::Tensor t = value.lock();
     if (t.defined() && t.grad_fn() && (value.is_capture() || !plan.descends[v])) outside.insert(t.grad_fn().get());
   }
-  const int64_t rows = first_micro_batch(plan.batch);
-  const auto seeds = learn(s.tape, plan, rows);
   // The graph that is let go may be all that holds what the step must be made from again.
   std::vector<at::Tensor> kept;
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
@@ -193,11 +191,8 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
   }
   release_graph(roots, outside);
-  convert(s.tape, plan, rows);
-  for (const LearnedSeed& seed : seeds) {
-    if (s.current) s.current->begin_with(seed.key, seed.times);
-  }
-  if (oom != nullptr) report_rescue(*oom, s.current ? s.current->micro_batch() : rows, plan.batch);
+  const int64_t in_use = convert(s.tape, plan, first_micro_batch(plan.batch));
+  if (oom != nullptr) report_rescue(*oom, in_use, plan.batch);
   edge_list split;
   for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));
   return split;

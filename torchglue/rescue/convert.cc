@@ -214,11 +214,8 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     if (traits.writes) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
-      const bool split = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return !plan.placements[r.value].is_replicate(); });
-      const Verdict verdict = split && traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
-      const bool kept = verdict == Verdict::kLocal && !call.outputs().empty() && !op.refs.empty() && op.refs[0].arg == 0 &&
-                        call.outputs()[0] == plan.placements[op.refs[0].value];
-      if (!kept) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+      const Verdict verdict = reads_split(plan, op) && traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
+      if (!writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       const std::string& argument = op.op.schema().arguments()[ref.arg].name();
@@ -228,26 +225,7 @@ void check_convertible(const Tape& tape, const Plan& plan) {
   }
 }
 
-}  // namespace
-
-Plan find_plan(const Tape& tape, const PlanWanted& wanted) {
-  std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
-  bool first = true;
-  const auto feasible = [&](const Plan& plan) {
-    try {
-      wanted.check(plan);
-      check_convertible(tape, plan);
-      return true;
-    } catch (const CannotConvert& why) {
-      if (std::exchange(first, false)) reason = why.what();
-      return false;
-    }
-  };
-  std::optional<Plan> plan = choose_seeds(tape, {wanted.serves, feasible, wanted.usual_batch});
-  if (!plan) throw CannotConvert(reason);
-  return *std::move(plan);
-}
-
+// Notes by which calls a like step begins. Reads the tape.
 std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro_batch) {
   auto shared = std::make_shared<int64_t>(micro_batch);
   std::map<uint64_t, int> times;
@@ -291,8 +269,29 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
   return seeds;
 }
 
-void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
+}  // namespace
+
+Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch) {
+  std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
+  bool first = true;
+  const auto feasible = [&](const Plan& plan) {
+    try {
+      check(plan);
+      check_convertible(tape, plan);
+      return true;
+    } catch (const CannotConvert& why) {
+      if (std::exchange(first, false)) reason = why.what();
+      return false;
+    }
+  };
+  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch});
+  if (!plan) throw CannotConvert(reason);
+  return *std::move(plan);
+}
+
+int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   Session& s = session();
+  const auto seeds = learn(tape, plan, micro_batch);
   // Whatever comes of it, the tape is spent: what it tells of has been taken apart.
   struct Converting {
     Session& s;
@@ -471,6 +470,9 @@ void convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     });
   }
   region->catch_up();
+  if (!s.current) return micro_batch;
+  for (const LearnedSeed& seed : seeds) s.current->begin_with(seed.key, seed.times);
+  return s.current->micro_batch();
 }
 
 }  // namespace koila

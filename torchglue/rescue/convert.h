@@ -1,7 +1,7 @@
 // From a tape of a step at full batch to a region that runs it in micro-batches.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,20 +18,12 @@ struct CannotConvert : std::runtime_error {
 };
 
 // The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
-// the best of all would not do when there is none. Reads only.
-struct PlanWanted {
-  std::function<bool(const Plan&)> serves;
-  std::function<void(const Plan&)> check;
-  int64_t usual_batch = 0;
-};
-Plan find_plan(const Tape& tape, const PlanWanted& wanted);
+// the best of all would not do when there is none. Reads only. `serves`, `usual_batch`: see Wanted.
+Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch);
 
-// Makes every live tensor that the plan splits a deferred tensor of a new region, frees the activations, and cuts the tape.
-// `micro_batch`: rows to begin with. Throws out of memory when not even one row of an operator without a rule fits; the deferred
-// tensors stay readable.
-void convert(Tape& tape, const Plan& plan, int64_t micro_batch);
-
-// Remembers the seeds, so that a like step starts lazily. Before convert(): it reads the tape.
-std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro_batch);
+// Makes every live tensor that the plan splits a deferred tensor of a region, frees the activations, cuts the tape, and remembers the
+// seeds, so that a like step starts lazily. `micro_batch`: rows to begin with; returns those in use. Throws out of memory when not even
+// one row of an operator without a rule fits; the deferred tensors stay readable.
+int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch);
 
 }  // namespace koila

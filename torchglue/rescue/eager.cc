@@ -58,15 +58,8 @@ void check_call_in_flight(const Plan& plan) {
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
-  const Plan plan = find_plan(s.tape, {nullptr, check_call_in_flight, s.batch_in_use()});
-  const int64_t rows = first_micro_batch(plan.batch);
-  const auto seeds = learn(s.tape, plan, rows);
-  convert(s.tape, plan, rows);
-  const int64_t in_use = s.current ? s.current->micro_batch() : rows;
-  for (const LearnedSeed& seed : seeds) {
-    if (s.current) s.current->begin_with(seed.key, seed.times);
-  }
-  report_rescue(oom, in_use, plan.batch);
+  const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
+  report_rescue(oom, convert(s.tape, plan, first_micro_batch(plan.batch)), plan.batch);
   return plan.batch;
 }
 
@@ -76,9 +69,7 @@ bool may_repeat(const c10::OperatorHandle& op, const Arguments& arguments) {
   if (traits.silent_effect) return false;
   if (!traits.writes) return true;
   bool anew = true;
-  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
-    const c10::AliasInfo* alias = op.schema().arguments()[i].alias_info();
-    if (alias == nullptr || !alias->isWrite()) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
     anew &= entry.region != nullptr && !entry.region->materialised(entry.value);
   });

@@ -261,9 +261,10 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
   std::vector<std::shared_ptr<Hold>> holds;
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
-    TapeValue& value = values_[pending_->refs[ref++].value];
+    const TapeValueId id = pending_->refs[ref++].value;
+    TapeValue& value = values_[id];
     // What is differentiable is held by the graph where it needs to be. What is written to was something else before.
-    if (value.strong.defined() || value.differentiable() || index_.at(t.unsafeGetTensorImpl()) != pending_->refs[ref - 1].value) return;
+    if (value.strong.defined() || value.differentiable() || find(t.unsafeGetTensorImpl()) != id) return;
     value.entered = true;
     if (!value.is_capture() && can_run_again(ops_[value.producer])) return;
     auto hold = value.hold.lock();

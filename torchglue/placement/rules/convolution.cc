@@ -12,8 +12,6 @@ Verdict planes_of_any(OpCall&); // [N, C, ...] where the call does not say how m
 Verdict samples(OpCall&);       // first argument [N, ...], every other tensor goes along with N
 Verdict grid_size(OpCall&);     // (theta [N, ...], size [N, C, ...])
 template <int N>
-Verdict unpool(OpCall&);        // (self, indices, output size of the plane)
-template <int N>
 Verdict batched(OpCall&);       // one tensor with N dimensions, batch first
 
 const RegisterRules kTable{
@@ -97,13 +95,6 @@ Verdict grid_size(OpCall& call) {
   if (!p.is_shard() || p.dim != 0) return Verdict::kNo;
   call.scale_literal(1, 0, p.outer * p.inner);
   return local(call, p);
-}
-
-template <int N>
-Verdict unpool(OpCall& call) {
-  const Placement p = call.first_split()->placement;
-  if (!p.is_shard() || p.dim > call.tensor(0).dim() - N - 1) return Verdict::kNo;
-  return call.require({0}, p) && call.require({1}, p) ? local(call, p) : Verdict::kNo;
 }
 
 template <int N>
