@@ -84,6 +84,14 @@ void by_indices(std::vector<Case>& cases) {
     {put, {shard({B, 3}), List{none(), with_values({0, 0})}, replicate({2}), true}, kLocal, S(0)},
     {put, {shard({3, B}, 1), List{with_values({2, 0})}, replicate({2, B})}, kLocal, S(1)},
     {put, {shard({B, 3}), List{none(), mask({1, 0, 1})}, replicate({B, 2})}, kLocal, S(0)},
+    {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({})}, kLocal, S(0)},                   // x[mask] = 0
+    {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({3})}, kLocal, S(0)},
+    {put, {shard({B, 3}), List{shard({B, 3}, Fill::kBool)}, replicate({})}, kLocal, S(0)},
+    {put, {shard({3, B}, 1), List{shard({3, B}, 1, 1, 1, Fill::kBool)}, replicate({})}, kLocal, S(1)},
+    {put, {shard({3, B, 2}, 1), List{none(), mask({1, 0, 1, 0, 1})}, replicate({2})}, kLocal, S(1)},
+    {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({3, 3})}, kNo},                        // a value for each place
+    {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({1, 3})}, kNo},
+    {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1}), with_values({0, 1, 2})}, replicate({})}, kNo},
     {put, {shard({B, 3}), List{with_values({2, 0})}, replicate({2, 3})}, kNo},
     {put, {replicate({3, B}), List{with_values({2, 0})}, shard({2, B}, 1)}, kNo},
   });

@@ -166,11 +166,25 @@ Verdict index(OpCall& call) {
   return out ? local(call, out->at(plan->place + out->dim)) : Verdict::kNo;
 }
 
+// self[mask] = values, the batch's dimension under the mask: the same values go to every place, however many there are.
+Verdict fill_masked(OpCall& call, const Picked& plan) {
+  const TensorSpec& self = call.tensor(0);
+  const TensorSpec& values = call.tensor(2);
+  const auto& indices = call.list(1);
+  const auto masks = std::count_if(indices.begin(), indices.end(), [](const TensorSpec& index) { return index.defined; });
+  const auto first = std::find(plan.indexed.begin(), plan.indexed.end(), true) - plan.indexed.begin();
+  const auto after = self.dim() - first - std::count(plan.indexed.begin(), plan.indexed.end(), true);
+  if (!plan.has_mask || masks != 1 || values.dim() > after || !values.placement.is_replicate()) return Verdict::kNo;
+  return call.require({1, static_cast<int>(first)}, self.placement.at(self.placement.dim - first)) ? local(call, self.placement) : Verdict::kNo;
+}
+
 Verdict index_put(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   const TensorSpec& values = call.tensor(2);
   const auto plan = picked(self, call.list(1));
-  if (!plan || !self.placement.is_shard() || !others_replicate(call, {0, 2})) return Verdict::kNo;
+  if (!plan || !self.placement.is_shard()) return Verdict::kNo;
+  if (plan->indexed[self.placement.dim] && plan->has_mask) return fill_masked(call, *plan);
+  if (!others_replicate(call, {0, 2})) return Verdict::kNo;
   if (plan->indexed[self.placement.dim]) return Verdict::kNo;
   // The values broadcast to what self[indices] would give.
   const int64_t kept = self.dim() - std::count(plan->indexed.begin(), plan->indexed.end(), true);
