@@ -266,16 +266,21 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       continue;
     }
     if (q.opaque.defined()) {
+      session().functions = true;
       const auto entry = deferred_registry().find(q.opaque.unsafeGetTensorImpl());
       const Value& value = entry.region->value(entry.value);
       hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
       continue;
     }
-    if (session().engine_depth > 0 || traits.reads_value) {  // a hook, or an autograd.Function's backward: full values, and no new regions
+    if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values
+      bool changed = false;
       for (const SplitArgument& a : q.split) {
-        if (a.region != nullptr) a.region->shared_from_this()->materialise({a.value});
+        if (a.region == nullptr || (session().replays() && a.region->depth() == session().engine_depth && !traits.reads_value)) continue;
+        a.region->shared_from_this()->materialise({a.value});
+        changed = true;
       }
-      return false;
+      if (!session().replays() || traits.reads_value) return false;  // and no new regions
+      if (changed) continue;
     }
     if (q.split.empty()) return traits.creates >= 0 && create_lazily(op, traits, stack, q);
     const auto region = choose_region(q);
@@ -300,6 +305,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       session().log(KOILA_LOG_TRACE, text);
     }
 
+    if (verdict == Verdict::kLocal && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
     if (verdict == Verdict::kReal) {
       run_plainly(op, keys, stack);
       return true;
@@ -342,7 +348,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
     if (verdict == Verdict::kLocal) {
       try {
-        std::vector<c10::IValue> results = region->add({op, call, arguments, (traits.rule->flags & kRandom) != 0});
+        std::vector<c10::IValue> results = region->add({op, call, arguments, draws(traits.rule, call)});
         torch::jit::drop(*stack, count);
         for (c10::IValue& result : results) stack->push_back(std::move(result));
         return true;

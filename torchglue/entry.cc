@@ -28,7 +28,7 @@ struct RawReaders {
 void prepare(const at::Tensor& tensor) {
   materialise_tensor(tensor);
   Session& s = session();
-  if (s.rescue && std::this_thread::get_id() == s.owner) s.tape.pin(tensor);
+  if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin(tensor); });
 }
 
 void* to_numpy(const at::Tensor& tensor, bool force) {
@@ -39,7 +39,7 @@ void* to_numpy(const at::Tensor& tensor, bool force) {
 void* wrap_storage(c10::Storage storage) {
   materialise_storage(storage.unsafeGetStorageImpl());
   Session& s = session();
-  if (s.rescue && std::this_thread::get_id() == s.owner) s.tape.pin_storage(storage.unsafeGetStorageImpl());
+  if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin_storage(storage.unsafeGetStorageImpl()); });
   return real.wrap_storage(std::move(storage));
 }
 
@@ -71,6 +71,7 @@ void redirect(const koila_redirect& entry, F& real_function, F own) {
 void in_child() {
   Session& s = session();
   new (&s.tape) Tape;
+  new (&s.outer_tapes) std::vector<Tape>;
   new (&s.marks) Marks;
   new (&s.regions) std::vector<std::weak_ptr<Region>>;
   new (&s.current) std::shared_ptr<Region>;

@@ -33,7 +33,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     return;
   }
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
-  if (s.engine_depth > 0) {
+  if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);
     return;
   }

@@ -1,6 +1,7 @@
 // What koila knows of the process it is in: one session, owned by the thread that loaded torch.
 #pragma once
 
+#include <c10/core/AutogradState.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <memory>
@@ -40,7 +41,9 @@ struct Session {
   bool rescue = false;       // mode is rescue or lazy
   bool converting = false;   // operators of a step on the tape are run again: nothing is recorded
   int engine_depth = 0;      // nested Engine::execute calls of the owner's step
+  bool functions = false;    // the step has autograd.Functions in it, and its backward is watched for steps within
   Tape tape;
+  std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within
   Marks marks;
   Signatures signatures;
   std::shared_ptr<Region> current;            // the region that operators join
@@ -57,6 +60,19 @@ struct Session {
   std::thread::id owner;
   // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.
   bool owned_by_this_thread() const { return engine_depth > 0 || std::this_thread::get_id() == owner; }
+  // To every tape of the steps under way.
+  template <class F>
+  void pin(F&& f) {
+    f(tape);
+    for (Tape& outer : outer_tapes) f(outer);
+  }
+  // Note [A step within a backward pass]
+  // A checkpoint (use_reentrant=True), or another autograd.Function, runs part of the model again in its backward, with gradients, and runs
+  // a backward pass of its own through it. That is a step like any other, on a tape of its own, and can be rescued. It must
+  // compute what the forward pass computed, so random draws in it, and in the forward pass's twin of it under no_grad, are made at
+  // full batch, as the program's generator gives them.
+  bool replays() const { return engine_depth > 0 && functions && c10::AutogradState::get_tls_state().get_grad_mode(); }
+  bool draws_whole() const { return engine_depth > 0 || !c10::AutogradState::get_tls_state().get_grad_mode(); }
   int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
   void log(int level, const std::string& message) const;
 };

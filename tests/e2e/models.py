@@ -927,6 +927,39 @@ class Einsum(Task):
 
 
 @family
+class SpectralConvolution(Task):
+    """Frequencies that are multiplied by weights and written into zeros."""
+
+    budget_rows = 128
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lift = nn.Conv1d(1, 6, 1)
+            self.weight = nn.Parameter(torch.complex(torch.randn(6, 6, 5), torch.randn(6, 6, 5)) * 0.1)
+            self.skip = nn.Conv1d(6, 6, 1)
+            self.drop = nn.Conv1d(6, 1, 1)
+
+        def forward(self, x):
+            x = self.lift(x)
+            frequencies = torch.fft.rfft(x)
+            out = torch.zeros_like(frequencies)
+            out[:, :, :5] = torch.einsum("bix,iox->box", frequencies[:, :, :5], self.weight)
+            x = torch.fft.irfft(out, n=x.size(-1))
+            return self.drop(F.gelu(x + self.skip(x)))
+
+    def model(self):
+        return self.Net()
+
+    def data(self, rows):
+        return torch.randn(rows, 1, 32), torch.randn(rows, 1, 32)
+
+    def loss(self, model, x, y):
+        off = (model(x) - y).flatten(1)
+        return (off.norm(dim=1) / y.flatten(1).norm(dim=1)).mean()
+
+
+@family
 class WeightNorm(Vectors):
     def model(self):
         norm = nn.utils.parametrizations.weight_norm
@@ -959,6 +992,64 @@ class CheckpointReentrant(Vectors):
 
 @family
 class CheckpointNonReentrant(CheckpointReentrant):
+    reentrant = False
+
+
+@family
+class MixtureOfExperts(Tokens):
+    """Every token goes to the expert that a router picks; what comes back is added in place, at rows that depend on values."""
+
+    splits = False
+
+    class Net(nn.Module):
+        def __init__(self, vocabulary, classes):
+            super().__init__()
+            self.tokens = nn.Embedding(vocabulary, 16)
+            self.router = nn.Linear(16, 3)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16)) for _ in range(3))
+            self.head = nn.Linear(16, classes)
+
+        def forward(self, x):
+            x = self.tokens(x)
+            flat = x.view(-1, x.size(-1))
+            weight, chosen = self.router(flat).softmax(-1).topk(2)
+            out = torch.zeros(flat.shape, dtype=flat.dtype)
+            for number, expert in enumerate(self.experts):
+                token, rank = torch.where(chosen == number)
+                out.index_add_(0, token, expert(flat[token]) * weight[token, rank, None])
+            return self.head(out.view(x.shape).mean(1))
+
+    def model(self):
+        return self.Net(self.vocabulary, self.classes)
+
+
+class CheckpointedTransformer(LanguageModel):
+    """Every block a checkpoint, as most who run out of memory have it already: what runs out is a block's second run, in backward."""
+
+    reentrant = True
+
+    class Net(GptNet):
+        reentrant = True
+
+        def forward(self, tokens):
+            x = self.token(tokens) + self.position(torch.arange(tokens.size(1)))
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=self.reentrant)
+            return self.head(self.norm(x))
+
+    def model(self):
+        net = self.Net()
+        net.reentrant = self.reentrant
+        return net
+
+
+@family
+class TransformerOfReentrantCheckpoints(CheckpointedTransformer):
+    splits = False  # at any budget: what passes from block to block stays whole
+
+
+@family
+class TransformerOfCheckpoints(CheckpointedTransformer):
     reentrant = False
 
 
@@ -1019,11 +1110,13 @@ class ForwardHooks(Vectors):
 
 @family
 class ParameterHooks(Vectors):
-    """Hooks on leaves see the whole gradient, once. In which order the leaves come is the engine's affair."""
+    """Hooks on leaves see the whole gradient, once, from the last layer to the first."""
 
     def model(self):
         model = nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 10))
-        self.seen, self.accumulated = [], []
+        self.seen, self.accumulated, self.order = [], [], []
+        for number, parameter in enumerate(model.parameters()):
+            parameter.register_post_accumulate_grad_hook(lambda _, number=number: self.order.append(number))
 
         def scaled(gradient):
             self.seen.append(gradient.norm().item())
@@ -1036,6 +1129,7 @@ class ParameterHooks(Vectors):
     def finish(self, model, record):
         record.value("seen", torch.tensor(self.seen))
         record.value("accumulated", torch.tensor(self.accumulated))
+        record.value("order", torch.tensor(self.order))
 
 
 @family

@@ -219,6 +219,9 @@ class SeveralLosses(Images):
 
 @family
 class Mixup(SmallNet):
+    """The order, drawn in the loss, dies with it."""
+
+    rescued_in_backward = False
     held_per_row = 4 * 24 * 4
 
     def loss(self, model, x, y):
@@ -593,6 +596,24 @@ class MaskWrittenThroughView(SmallNet):
         mask = torch.gather(mask, 1, torch.arange(16).flip(0).expand(x.size(0), 16))
         each = F.cross_entropy(model(x), y, reduction="none")
         return (each[:, None] * mask).sum() / mask.sum()
+
+
+@family
+class ActivationsAssignedUnderAMask(SmallNet):
+    """x[x < 0] = 0.1, and a learned vector for rows that a mask names."""
+
+    def model(self):
+        model = nn.Sequential(nn.Linear(24, 32), nn.Linear(32, 32), nn.Linear(32, 10))
+        model.register_parameter("token", nn.Parameter(torch.randn(32) * 0.1))
+        return model
+
+    def loss(self, model, x, y):
+        h = model[0](x)
+        h[h < -0.3] = -0.3
+        h[x[:, 0] > 1] = model.token
+        h = model[1](h)
+        h[:, :2][h[:, :2] > 0.5] = 0.5
+        return F.cross_entropy(model[2](torch.tanh(h)), y)
 
 
 @family

@@ -29,6 +29,8 @@ class Task:
     tolerance = 1e-5
     # True: koila has to rescue it. False: it may as well hand on the plain error, with the plain state.
     splits = True
+    # False: what the step was made from is gone when its backward pass runs out.
+    rescued_in_backward = True
     # False where permuting the rows changes the result (order or position of a row has a meaning).
     symmetric = True
     learning_rate = {"sgd": 0.05, "adamw": 1e-3}

@@ -41,15 +41,17 @@ def test_two_batches_at_a_time(family):
 
 
 @pytest.mark.parametrize("share", [0.5, 0.25])
-@pytest.mark.parametrize("family", ["mlp", "cnn", "gpt", "gpt_by_hand", "llama", "vit", "bert_batch_first", "lstm_batch_first",
-                                    "gru_time_major", "embedding_mean", "two_towers", "unet", "retain_graph", "accumulation"])
+@pytest.mark.parametrize("family", [name for name in SPLIT if name != "same_sizes"])
 def test_larger_budget(family, share):
     """The first out-of-memory comes in backward, or late in the forward."""
     case = sized(family, "adamw")
     budget = budget_of(case, share)
     assert run(case, "track", budget=budget).outcome == "oom"
     result = run(case, "rescue", budget=budget)
-    assert_equal(plain(case), result, case.tolerance)
+    if not case.task.rescued_in_backward:
+        assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
+        return
+    assert_equal(plain(case), result, case.tolerance, in_another_order(case))
     assert result.rescued > 0
 
 

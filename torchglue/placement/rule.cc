@@ -175,6 +175,14 @@ const Rule* find_rule(const c10::FunctionSchema& schema) {
   return nullptr;
 }
 
+bool draws(const Rule* rule, const OpCall& call) {
+  if (rule == nullptr || (rule->flags & kRandom) == 0) return false;
+  for (const char* name : {"train", "training"}) {
+    if (const int arg = call.find(name); arg >= 0) return call.boolean(arg, true) && call.number(call.find("p"), 1) != 0 && call.number(call.find("dropout"), 1) != 0;
+  }
+  return call.number(call.find("dropout_p"), 1) != 0;
+}
+
 std::vector<const Rule*> registered_rules() {
   std::vector<const Rule*> rules;
   for (const auto& [name, rule] : table()) rules.push_back(&rule);

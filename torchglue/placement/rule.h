@@ -151,6 +151,9 @@ class RegisterRules {
 // The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
 const Rule* find_rule(const c10::FunctionSchema& schema);
 
+// Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.
+bool draws(const Rule* rule, const OpCall& call);
+
 // Every registered rule, sorted by name.
 std::vector<const Rule*> registered_rules();
 

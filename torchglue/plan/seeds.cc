@@ -15,12 +15,6 @@ namespace koila {
 
 namespace {
 
-int64_t bytes_of(const TapeValue& v) {
-  int64_t n = static_cast<int64_t>(c10::elementSize(v.dtype));
-  for (int64_t size : v.sizes) n *= size;
-  return n;
-}
-
 // An operator without a rule keeps the split of an input in an output of the same extent, often enough to be worth the try.
 Placement guess(const TapeValue& out, const OpCall& call, int64_t batch) {
   for (const OpCall::Arg& arg : call.args()) {
@@ -129,11 +123,18 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       for (TapeValueId out : op.outputs) {
         if (out != kNoTapeValue) plan.descends[out] = 1;
       }
+      if (op.in_place && first != kNoTapeValue) {  // every other name of what it wrote to shows it too
+        for (TapeValueId v = 0; v < first; ++v) {
+          if (tape.values()[v].group == tape.values()[first].group) plan.descends[v] = 1;
+        }
+      }
       if (first != kNoTapeValue && is_seed(plan, first)) continue;  // made from another seed, and taken as it is
       if (!reads_split(plan, op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+      const bool drawn = verdict == Verdict::kLocal && draws(traits.rule, call) && tape.draws_whole(op);
+      if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
         const bool kept = writes_per_row(plan, op, call, verdict);
         if (!kept && !tape.values()[first].differentiable()) {
@@ -143,7 +144,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         }
         if (!kept) verdict = Verdict::kNo;
       }
-      if (verdict == Verdict::kReal) {
+      if (drawn || verdict == Verdict::kReal) {
         if ((traits.rule->flags & kRandom) == 0) continue;
         for (TapeValueId out : op.outputs) {  // noise that was drawn is drawn
           if (out != kNoTapeValue) plan.descends[out] = 0;
@@ -169,7 +170,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     OpCall call = call_on_tape(tape, *tape.pending(), batch, placement);
     const Rule* rule = op_traits(tape.pending()->op).rule;
     plan.pending = Plan::Pending::kWhole;
-    if (rule != nullptr && rule->fn(call) == Verdict::kLocal) {
+    if (rule != nullptr && rule->fn(call) == Verdict::kLocal && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
       const bool split = std::any_of(call.outputs().begin(), call.outputs().end(), [](const Placement& p) { return p.is_shard(); });
       plan.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
     }
@@ -179,7 +180,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     if (!needed[op - tape.ops().data()]) continue;
     ++plan.whole_ops;
     for (const TapeRef& ref : op->refs) {
-      if (!plan.placements[ref.value].is_replicate()) plan.bytes_whole += bytes_of(tape.values()[ref.value]);
+      if (!plan.placements[ref.value].is_replicate()) plan.bytes_whole += tape.values()[ref.value].bytes();
     }
   }
   for (size_t i = 0; i < tape.ops().size(); ++i) {
@@ -189,7 +190,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const TapeValue& value = tape.values()[out];
       // What a graph holds counts, and what the program holds on the way to the call in flight: elsewhere it is there to stay.
       const bool held = value.differentiable() || (plan.pending != Plan::Pending::kNotReached && value.held_elsewhere());
-      if (!value.is_view && !value.is_capture() && held) plan.bytes += bytes_of(value);
+      if (!value.is_view && !value.is_capture() && held) plan.bytes += value.bytes();
     }
   }
   return plan;
@@ -256,7 +257,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
   }
   // Constants that the split part is written into, or that go along with it.
   for (const TapeOp& op : tape.ops()) {
-    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || plan.descends[op.outputs[0]]) continue;
+    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
     OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
     if (!create_split(call)) continue;
     std::vector<Seed> seeds = plan.seeds;
@@ -282,13 +283,14 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
   }
   size_t tries = 0;
-  // Parameters last: a batch is rarely among them, though an input that requires grad looks no different.
-  for (bool parameters : {false, true}) {
+  // Parameters last: a batch is rarely among them, though an input that requires grad looks no different. That is what a step within a
+  // backward pass begins with.
+  for (bool parameters : tape.replay() ? std::vector<bool>{true} : std::vector<bool>{false, true}) {
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
-      if (!candidate || value.differentiable() != parameters || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!candidate || (value.differentiable() != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {

@@ -29,6 +29,20 @@ namespace {
   TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
 }
 
+// Note [Leaves in their turn]
+// All gradients of a region are ready at once, and the engine would take the leaves as they come. It takes what is ready by sequence
+// number, the highest first; this node gives a leaf the number of the moment when it was captured, so hooks on parameters fire as they do without
+// koila, from the last layer to the first.
+class InTurn final : public torch::autograd::Node {
+ public:
+  InTurn(Edge leaf, const at::Tensor& variable) {
+    add_input_metadata(variable);
+    add_next_edge(std::move(leaf));
+  }
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+  std::string name() const override { return "KoilaInTurn"; }
+};
+
 }  // namespace
 
 RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = uint64_t{1} << 40; }
@@ -41,7 +55,9 @@ NodePtr RegionNode::owner(torch::autograd::Node* node) { return node->getptr(); 
 
 void RegionNode::add_capture(Capture& capture) {
   capture.edge = static_cast<int64_t>(next_edges_.size());
-  next_edges_.push_back(torch::autograd::impl::gradient_edge(capture.tensor));
+  Edge edge = torch::autograd::impl::gradient_edge(capture.tensor);
+  if (capture.tensor.is_leaf()) edge = Edge(make_node<InTurn>(std::move(edge), capture.tensor), 0);
+  next_edges_.push_back(std::move(edge));
 }
 
 int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {

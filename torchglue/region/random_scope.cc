@@ -3,8 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <atomic>
-#include <cstring>
+#include <mutex>
 
 namespace koila {
 
@@ -22,45 +21,38 @@ uint64_t finalise(uint64_t x) {
 }  // namespace
 
 uint64_t fresh_seed(at::Device device) {
-  static std::atomic<uint64_t> count{0};
   at::Generator generator = default_generator(device);
-  at::Tensor state;
-  {
-    std::lock_guard lock(generator.mutex());
-    state = generator.get_state();
-  }
-  uint64_t seed = ++count;
-  const auto* bytes = state.const_data_ptr<uint8_t>();
-  for (int64_t i = 0; i + 8 <= state.numel(); i += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, 8);
-    seed = finalise(seed ^ word);
-  }
+  std::lock_guard lock(generator.mutex());
+  if (device.is_cpu()) return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  // A counter-based generator: one step of four draws, the smallest there is.
+  const uint64_t offset = generator.get_offset();
+  generator.set_offset(offset + 4);
+  return mix_seed(generator.current_seed(), offset, 0);
+}
+
+uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b) {
+  for (uint64_t x : {a, b}) seed = finalise(seed + 0x9e3779b97f4a7c15ULL + x);
   return seed;
 }
 
-uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
-  for (uint64_t x : {a, b, c}) seed = finalise(seed + 0x9e3779b97f4a7c15ULL + x);
-  return seed;
-}
+RandomState::RandomState(at::Device device) : generator_(default_generator(device)), saved_(generator_.clone()) {}
 
-RandomScope::RandomScope(at::Device device, uint64_t seed) : generator_(default_generator(device)), saved_(generator_.clone()) {
-  std::lock_guard lock(generator_.mutex());
-  generator_.set_current_seed(seed);
-}
-
-RandomScope::~RandomScope() {
+void RandomState::restore() {
   std::lock_guard lock(generator_.mutex());
   if (generator_.device().is_cpu()) {
     auto* to = at::check_generator<at::CPUGeneratorImpl>(generator_);
-    const auto* from = at::check_generator<at::CPUGeneratorImpl>(saved_);
-    auto* source = const_cast<at::CPUGeneratorImpl*>(from);
-    to->set_engine(source->engine());
-    to->set_next_float_normal_sample(source->next_float_normal_sample());
-    to->set_next_double_normal_sample(source->next_double_normal_sample());
+    auto* from = at::check_generator<at::CPUGeneratorImpl>(saved_);
+    to->set_engine(from->engine());
+    to->set_next_float_normal_sample(from->next_float_normal_sample());
+    to->set_next_double_normal_sample(from->next_double_normal_sample());
   } else {
     generator_.set_state(saved_.get_state());
   }
+}
+
+RandomScope::RandomScope(at::Device device, uint64_t seed) : RandomState(device) {
+  std::lock_guard lock(generator_.mutex());
+  generator_.set_current_seed(seed);
 }
 
 }  // namespace koila

@@ -8,23 +8,31 @@
 
 namespace koila {
 
-// Where a region's draws start from: another number each time, made from the state of the device's default generator and not drawn from
-// it. So the program's own draws (data, shuffles) go on as if the region had drawn nothing.
+// Where an operator's draws start from: one draw of the device's default generator, so that the same seed gives the same run.
 uint64_t fresh_seed(at::Device device);
 
-uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b, uint64_t c);
+uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b);
 
-// The device's default generator draws from `seed`, and stands afterwards where it stood before.
-class RandomScope {
+// Where the device's default generator stands.
+class RandomState {
  public:
-  RandomScope(at::Device device, uint64_t seed);
-  ~RandomScope();
-  RandomScope(const RandomScope&) = delete;
-  RandomScope& operator=(const RandomScope&) = delete;
+  explicit RandomState(at::Device device);
+  void restore();
+
+ protected:
+  at::Generator generator_;
 
  private:
-  at::Generator generator_;
   at::Generator saved_;
+};
+
+// The device's default generator draws from `seed`, and stands afterwards where it stood before.
+class RandomScope : private RandomState {
+ public:
+  RandomScope(at::Device device, uint64_t seed);
+  ~RandomScope() { restore(); }
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
 };
 
 }  // namespace koila

@@ -12,6 +12,7 @@
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
+#include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
@@ -117,7 +118,7 @@ bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::I
 
 }  // namespace
 
-Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device) {
+Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device), depth_(session().engine_depth) {
   first_.rows = {0, micro_batch};
   first_.grad = true;
 }
@@ -179,10 +180,16 @@ Instruction Region::instruction_for(const Call& call) {
   if (call.state != nullptr) in.state = *call.state;
   in.in_place = traits.in_place;
   in.random = call.random;
+  if (in.random) in.seed = fresh_seed(device_);
   in.scale_by_rows = call.answer.outputs_scaled_by_rows();
   const auto& asked = call.answer.args();
   in.arguments.resize(call.arguments.size());
-  for (size_t i = 0; i < call.arguments.size(); ++i) {
+  // Parameters get their gradients in the order of an operator's arguments, but for the weight of a linear layer, which it transposes. The
+  // last to be captured is served first, see Note [Leaves in their turn].
+  const size_t last = call.arguments.size() - 1;
+  const bool forwards = call.op.schema().name() == "aten::linear";
+  for (size_t n = 0; n < call.arguments.size(); ++n) {
+    const size_t i = forwards ? n : last - n;
     Argument& argument = in.arguments[i];
     argument.is_tensor = asked[i].is_tensor;
     argument.is_list = asked[i].is_tensor_list;

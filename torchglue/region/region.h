@@ -86,6 +86,7 @@ struct Instruction {
   OpState state;
   bool in_place = false;          // its first operand is written; outputs[0] is that value
   bool random = false;
+  uint64_t seed = 0;              // of its draws
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1
 };
@@ -142,6 +143,8 @@ class Region : public std::enable_shared_from_this<Region> {
   int64_t batch() const { return batch_; }
   int64_t micro_batch() const { return micro_batch_; }
   at::Device device() const { return device_; }
+  // Backward passes that were under way when it began.
+  int depth() const { return depth_; }
   bool open() const { return open_; }
   // Whether the program holds something of it whose value does not exist yet.
   bool has_deferred() const;
@@ -292,11 +295,10 @@ class Region : public std::enable_shared_from_this<Region> {
   int64_t batch_;
   int64_t micro_batch_;
   at::Device device_;
+  int depth_;
   bool open_ = true;
   bool released_ = false;
   bool observed_random_ = false;  // a value with random draws in it has been shown to the program
-  uint64_t seed_ = 0;
-  bool seeded_ = false;
 
   std::vector<Instruction> instructions_;
   std::vector<Value> values_;

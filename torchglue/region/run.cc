@@ -140,15 +140,8 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
     }
   }
   if (in.random) {
-    if (!seeded_) {
-      seed_ = fresh_seed(device_);
-      seeded_ = true;
-    }
     // The draws of an operator depend on the rows alone, so that recomputation repeats them.
-    const auto number = static_cast<uint64_t>(&in >= instructions_.data() && &in < instructions_.data() + instructions_.size()
-                                                  ? &in - instructions_.data()
-                                                  : static_cast<ptrdiff_t>(instructions_.size()));
-    const RandomScope random(device_, mix_seed(seed_, number, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));
+    const RandomScope random(device_, mix_seed(in.seed, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));
     in.op.callBoxed(stack);
   } else {
     in.op.callBoxed(stack);

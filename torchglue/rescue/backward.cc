@@ -5,12 +5,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
+#include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
@@ -27,97 +29,6 @@ using torch::autograd::variable_list;
 namespace {
 
 ExecuteFn real_execute = nullptr;
-
-// Note [No roll-back]
-// In one backward pass each leaf receives its gradient once, and whole: the engine runs an AccumulateGrad when everything that
-// feeds it is done. So when a pass runs out of memory in the middle, the leaves that have theirs are finished (and their hooks have rightly
-// fired), and only the others are still to be served. Nothing is undone; the second pass is limited to them.
-// Whether a leaf has been served shows in its .grad, except where hooks may put that back as it was (they step an optimizer, offload the
-// gradient): such a leaf is watched by a hook of our own, in front of the program's.
-struct Leaf {
-  at::Tensor variable;
-  const c10::TensorImpl* gradient;  // before the pass
-  uint32_t version;
-  std::shared_ptr<bool> reached;  // null: not watched
-};
-
-class Watch final : public torch::autograd::FunctionPreHook {
- public:
-  explicit Watch(std::shared_ptr<bool> reached) : reached_(std::move(reached)) {}
-  variable_list operator()(const variable_list& gradients) override {
-    *reached_ |= !gradients.empty() && gradients[0].defined();
-    return gradients;
-  }
-
- private:
-  std::shared_ptr<bool> reached_;
-};
-
-bool has_hooks(const at::Tensor& leaf) {
-  if (!torch::autograd::impl::hooks(leaf).empty() || torch::autograd::impl::post_acc_grad_hooks(leaf) != nullptr) return true;
-  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
-  return accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty());
-}
-
-std::vector<AccumulateGrad*> leaves_of(const edge_list& roots) {
-  std::vector<AccumulateGrad*> leaves;
-  std::vector<Node*> stack;
-  for (const Edge& root : roots) stack.push_back(root.function.get());
-  ska::flat_hash_set<Node*> seen;
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
-    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) leaves.push_back(leaf);
-    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
-  }
-  return leaves;
-}
-
-// The leaves that the tape knows, as they are before the pass.
-std::vector<Leaf> note_leaves(const Tape& tape) {
-  std::vector<Leaf> leaves;
-  for (const TapeValue& value : tape.values()) {
-    const at::Tensor variable = value.is_capture() && value.requires_grad && value.grad_fn == nullptr ? value.lock() : at::Tensor();
-    if (!variable.defined() || !variable.is_leaf()) continue;
-    const at::Tensor& gradient = variable.grad();
-    leaves.push_back({variable, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
-  }
-  return leaves;
-}
-
-// Watches for as long as it lives.
-class Watching {
- public:
-  explicit Watching(std::vector<Leaf>& leaves) {
-    for (Leaf& leaf : leaves) {
-      if (!has_hooks(leaf.variable)) continue;
-      leaf.reached = std::make_shared<bool>(false);
-      auto& hooks = torch::autograd::impl::hooks(leaf.variable);
-      hooks_.emplace_back(leaf.variable, hooks.insert(hooks.begin(), std::make_unique<Watch>(leaf.reached))->get());
-    }
-  }
-  ~Watching() {
-    for (const auto& [variable, watch] : hooks_) {
-      auto& hooks = torch::autograd::impl::hooks(variable);
-      const auto ours = std::find_if(hooks.begin(), hooks.end(), [w = watch](const auto& hook) { return hook.get() == w; });
-      if (ours != hooks.end()) hooks.erase(ours);
-    }
-  }
-  Watching(const Watching&) = delete;
-  Watching& operator=(const Watching&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> hooks_;
-};
-
-bool served(const Leaf& leaf) {
-  const at::Tensor& gradient = leaf.variable.grad();
-  const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
-  const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
-  if (!changed && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
-  return changed;
-}
 
 // Which value on the tape each root of the pass is. Undefined where it is none.
 std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
@@ -204,8 +115,30 @@ void end_step() {
   s.marks.clear();
   s.current.reset();
   s.live_regions();
+  if (s.engine_depth > 0) return;
+  s.tape.forget_functions();
+  s.functions = false;
   s.runtime->on_step();
 }
+
+// A tape of its own for what the pass runs of the program, see Note [A step within a backward pass].
+class StepWithin {
+ public:
+  StepWithin() {
+    Session& s = session();
+    s.outer_tapes.push_back(std::move(s.tape));
+    s.tape = Tape(/*replay=*/true);
+    s.current.reset();
+  }
+  ~StepWithin() {
+    Session& s = session();
+    s.tape = std::move(s.outer_tapes.back());
+    s.outer_tapes.pop_back();
+    s.current.reset();
+  }
+  StepWithin(const StepWithin&) = delete;
+  StepWithin& operator=(const StepWithin&) = delete;
+};
 
 class Depth {
  public:
@@ -219,6 +152,12 @@ class Depth {
 variable_list run_pass(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                        const edge_list& outputs) {
   for (const at::Tensor& t : inputs) materialise_tensor(t);
+  Session& s = session();
+  s.functions = (s.functions || s.tape.saw_functions()) && !create_graph;
+  if (s.functions) {
+    const StepWithin within;
+    return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
   // While deferred tensors exist, hooks and backward functions written in Python may read them: then the interceptor stays in.
   if (deferred_registry().any()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   const NoInterceptGuard no_intercept;
@@ -237,7 +176,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     report_refusal(describe_out_of_memory("autograd.grad"), reason, 0);
     TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
   }
-  for (const auto& region : s.live_regions()) region->check_hooks();
+  const int depth = s.engine_depth - 1;
+  for (const auto& region : s.live_regions()) {
+    if (region->depth() == depth) region->check_hooks();
+  }
   const bool lazy = std::any_of(roots.begin(), roots.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
   if (s.forced_micro_batch() > 0 && !lazy && !s.tape.empty()) {
     edge_list split;
@@ -249,45 +191,31 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
-  std::vector<Leaf> leaves = accumulate_grad && !s.tape.empty() ? note_leaves(s.tape) : std::vector<Leaf>();
+  std::optional<InterruptedPass> pass;
+  if (!s.tape.empty()) pass.emplace(s.tape, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
+  bool in_function = false;
   std::exception_ptr ran_out;
   try {
-    const Watching watching(leaves);
     return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
+    in_function = s.functions && ran_out_in_python(error);
     ran_out = std::current_exception();
   }
   const OutOfMemory oom = describe_out_of_memory("backward");
-  if (s.tape.empty()) {  // everything was split already, down to one row
+  if (!pass) {  // everything was split already, down to one row
     report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
     std::rethrow_exception(ran_out);
   }
 
-  edge_list remaining = outputs;
-  edge_list split;
+  pass->stop_watching();
   std::string reason;
   try {
-    if (accumulate_grad && outputs.empty()) {
-      for (AccumulateGrad* leaf : leaves_of(roots)) {
-        const auto noted = std::find_if(leaves.begin(), leaves.end(), [&](const Leaf& l) { return l.variable.is_same(leaf->variable); });
-        if (noted == leaves.end()) throw CannotConvert("backward reaches a leaf that this step did not read.");
-        if (!served(*noted)) remaining.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
-      }
-    } else if (accumulate_grad) {
-      remaining.clear();
-      for (const Edge& output : outputs) {
-        const auto noted = std::find_if(leaves.begin(), leaves.end(), [&](const Leaf& l) {
-          auto* leaf = dynamic_cast<AccumulateGrad*>(output.function.get());
-          return leaf != nullptr && l.variable.is_same(leaf->variable);
-        });
-        if (noted == leaves.end()) throw CannotConvert("backward(inputs=...) names a tensor that is no leaf of this step.");
-        if (!served(*noted)) remaining.push_back(output);
-      }
-    }
-    split = split_step(roots, outputs, create_graph, &oom);
-    if (accumulate_grad && remaining.empty()) return {};
-    return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, remaining);
+    if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
+    const auto remaining = pass->remaining(roots, outputs);
+    const edge_list split = split_step(roots, outputs, create_graph, &oom);
+    if (!remaining) return {};
+    return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
   } catch (const CannotConvert& why) {
     reason = why.what();
   } catch (const std::exception& error) {
@@ -305,7 +233,9 @@ void set_real_execute(ExecuteFn real) { real_execute = real; }
 variable_list execute(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                       const edge_list& outputs) {
   Session& s = session();
-  if (s.engine_depth > 0 || !s.rescue || std::this_thread::get_id() != s.owner) {
+  // koila's own passes leave the interceptor out.
+  const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
+  if ((s.engine_depth > 0 && !within) || !s.rescue || std::this_thread::get_id() != s.owner) {
     return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
   struct EndOfStep {

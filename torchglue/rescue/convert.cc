@@ -60,8 +60,7 @@ class RealValues {
     }
     const TapeOp& op = tape_.ops()[value.producer];
     if (op.in_place || version != value.version || depth > 64) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
-    const OpTraits& traits = op_traits(op.op);
-    if ((traits.rule != nullptr && (traits.rule->flags & kRandom)) || op.op.hasTag(at::Tag::nondeterministic_seeded)) {
+    if (op_traits(op.op).random) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
     }
     for (const TapeRef& ref : op.refs) check(ref.value, ref.version, depth + 1);
@@ -280,6 +279,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
       check_convertible(tape, plan);
       return true;
     } catch (const CannotConvert& why) {
+      session().log(KOILA_LOG_DEBUG, "cannot split " + describe(tape.values()[plan.seeds[0].value]) + " into " + std::to_string(plan.batch) + " rows: " + why.what());
       if (std::exchange(first, false)) reason = why.what();
       return false;
     }
@@ -436,7 +436,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     s.log(KOILA_LOG_TRACE, "convert " + op.op.schema().name() + (known && !view_of_capture ? ": joins" : view_of_capture ? ": view of a seed" : ": runs again"));
     if (known && !view_of_capture) {
       const OpState& state = tape.state(op.state);
-      auto tensors = region->add_known({op.op, call, stack, traits.rule != nullptr && (traits.rule->flags & kRandom) != 0, &state}, std::move(outputs));
+      auto tensors = region->add_known({op.op, call, stack, draws(traits.rule, call), &state}, std::move(outputs));
       for (size_t o = 0; o < op.outputs.size(); ++o) handles[op.outputs[o]] = tensors[o];
       continue;
     }

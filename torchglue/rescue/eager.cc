@@ -3,10 +3,12 @@
 #include <c10/core/AutogradState.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "torchglue/dispatch.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/random_scope.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -136,6 +138,13 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   }
   s.tape.begin(op, arguments);
   std::exception_ptr ran_out;
+  // What is drawn again must be drawn the same, see Note [A step within a backward pass].
+  std::optional<RandomState> before;
+  if (op_traits(op).random && s.draws_whole()) {
+    for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+      if (!before) before.emplace(t.device());
+    });
+  }
   try {
     run_plainly(op, keys, stack);
   } catch (const std::exception& error) {
@@ -146,6 +155,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     ran_out = std::current_exception();
   }
   if (ran_out) {
+    if (before) before->restore();
     rescue(op, keys, stack, bottom, arguments, std::move(ran_out));
     s.tape.discard();
     return;

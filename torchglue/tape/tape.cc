@@ -34,8 +34,7 @@ bool is_copy_slices(const torch::autograd::Node& node) {
 
 // Whether the operator gives the same again from the same arguments.
 bool can_run_again(const TapeOp& op) {
-  const Rule* rule = op_traits(op.op).rule;
-  return !op.in_place && !(rule != nullptr && (rule->flags & kRandom)) && !op.op.hasTag(at::Tag::nondeterministic_seeded);
+  return !op.in_place && !op_traits(op.op).random;
 }
 
 }  // namespace
@@ -58,6 +57,12 @@ at::Tensor TapeValue::lock() const {
 
 bool TapeValue::known_node(const torch::autograd::Node* node) const {
   return node == grad_fn || (node != nullptr && (grad_fn != nullptr ? is_builtin(*node) : !is_capture() && is_copy_slices(*node)));
+}
+
+int64_t TapeValue::bytes() const {
+  int64_t n = static_cast<int64_t>(c10::elementSize(dtype));
+  for (int64_t size : sizes) n *= size;
+  return n;
 }
 
 bool TapeValue::held_elsewhere() const {
@@ -121,6 +126,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       old.strong.reset();
     }
   }
+  if (const auto* node = node_of(tensor); node != nullptr && node->name() != kRegionNode && !is_builtin(*node)) saw_functions_ = true;
   if (hangs_on_tape(node_of(tensor))) {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk

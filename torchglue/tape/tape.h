@@ -61,6 +61,7 @@ struct TapeValue {
   bool known_node(const torch::autograd::Node* node) const;
   // The tensor, or undefined when the program has dropped it and the tape does not hold it.
   at::Tensor lock() const;
+  int64_t bytes() const;
   // Whether anybody besides the tape holds it.
   bool held_elsewhere() const;
 };
@@ -86,6 +87,9 @@ struct TapeOp {
 
 class Tape {
  public:
+  // `replay`: of a step within a backward pass.
+  explicit Tape(bool replay = false) : replay_(replay) {}
+
   // Before the call: what the operator is asked. After: what it gave. Between the two the call may throw (then discard()).
   // `arguments` are the operator's arguments as on the stack.
   void begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
@@ -119,6 +123,13 @@ class Tape {
   bool is_current(TapeValueId value) const { return find(values_[value].weak._unsafe_get_target()) == value; }
   // Whether the step wrote to captures while saved-tensor hooks were on.
   bool effects_under_hooks() const { return effects_under_hooks_; }
+  // See Note [A step within a backward pass].
+  bool replay() const { return replay_; }
+  // Whether this call's random draws stay the full batch's.
+  bool draws_whole(const TapeOp& op) const { return replay_ || !states_[op.state].grad_mode; }
+  // Whether a tensor with a graph of an autograd.Function has entered, since forget_functions().
+  bool saw_functions() const { return saw_functions_; }
+  void forget_functions() { saw_functions_ = false; }
   bool empty() const { return ops_.empty(); }
 
  private:
@@ -149,6 +160,8 @@ class Tape {
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
   bool effects_under_hooks_ = false;
+  bool saw_functions_ = false;
+  bool replay_;
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on
   uint64_t sequence_before_ = 0;   // at begin()

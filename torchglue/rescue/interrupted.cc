@@ -1,0 +1,152 @@
+#include "torchglue/rescue/interrupted.h"
+
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "torchglue/rescue/convert.h"
+
+namespace koila {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+class Watch final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit Watch(std::shared_ptr<bool> reached) : reached_(std::move(reached)) {}
+  variable_list operator()(const variable_list& gradients) override {
+    *reached_ |= !gradients.empty() && gradients[0].defined();
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<bool> reached_;
+};
+
+class NodeWatch final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit NodeWatch(std::shared_ptr<bool> ran) : ran_(std::move(ran)) {}
+  variable_list operator()(const variable_list& results, const variable_list&) override {
+    *ran_ = true;
+    return results;
+  }
+
+ private:
+  std::shared_ptr<bool> ran_;
+};
+
+bool has_hooks(const at::Tensor& leaf) {
+  if (!torch::autograd::impl::hooks(leaf).empty() || torch::autograd::impl::post_acc_grad_hooks(leaf) != nullptr) return true;
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
+  return accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty());
+}
+
+std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> stack) {
+  std::vector<AccumulateGrad*> leaves;
+  ska::flat_hash_set<Node*> seen;
+  while (!stack.empty()) {
+    Node* node = stack.back();
+    stack.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) leaves.push_back(leaf);
+    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
+  }
+  return leaves;
+}
+
+}  // namespace
+
+InterruptedPass::InterruptedPass(const Tape& tape, bool keep_graph, bool functions, bool accumulate_grad) : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
+  for (const TapeValue& value : tape.values()) {
+    const at::Tensor captured = value.is_capture() && value.requires_grad ? value.lock() : at::Tensor();
+    if (!captured.defined()) continue;
+    if (captured.is_leaf()) {
+      note(captured);
+    } else if (std::none_of(outside_.begin(), outside_.end(), [&](const Outside& o) { return o.node == captured.grad_fn(); })) {
+      outside_.push_back({captured.grad_fn(), std::make_shared<bool>(false)});
+    }
+  }
+  std::vector<Node*> entries;
+  for (const Outside& o : outside_) {
+    entries.push_back(o.node.get());
+    node_hooks_.emplace_back(o.node, o.node->add_post_hook(std::make_unique<NodeWatch>(o.ran)));
+  }
+  if (!accumulate_grad_) return;
+  for (AccumulateGrad* leaf : leaves_of(std::move(entries))) note(leaf->variable);
+  for (Leaf& leaf : leaves_) {
+    if (!has_hooks(leaf.variable)) continue;
+    leaf.reached = std::make_shared<bool>(false);
+    auto& hooks = torch::autograd::impl::hooks(leaf.variable);
+    leaf_hooks_.emplace_back(leaf.variable, hooks.insert(hooks.begin(), std::make_unique<Watch>(leaf.reached))->get());
+  }
+}
+
+void InterruptedPass::stop_watching() {
+  for (const auto& [variable, watch] : leaf_hooks_) {
+    auto& hooks = torch::autograd::impl::hooks(variable);
+    const auto ours = std::find_if(hooks.begin(), hooks.end(), [w = watch](const auto& hook) { return hook.get() == w; });
+    if (ours != hooks.end()) hooks.erase(ours);
+  }
+  for (const auto& [node, key] : node_hooks_) node->del_post_hook(key);
+  leaf_hooks_.clear();
+  node_hooks_.clear();
+}
+
+void InterruptedPass::note(const at::Tensor& variable) {
+  if (!accumulate_grad_ || !leaf_index_.emplace(variable.unsafeGetTensorImpl(), leaves_.size()).second) return;
+  const at::Tensor& gradient = variable.grad();
+  leaves_.push_back({variable, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
+}
+
+const InterruptedPass::Leaf* InterruptedPass::find(const at::Tensor& variable) const {
+  const auto noted = leaf_index_.find(variable.unsafeGetTensorImpl());
+  return noted == leaf_index_.end() ? nullptr : &leaves_[noted->second];
+}
+
+bool InterruptedPass::served(const Leaf& leaf) {
+  const at::Tensor& gradient = leaf.variable.grad();
+  const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
+  const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
+  if (!changed && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
+  return changed;
+}
+
+std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, const edge_list& outputs) const {
+  edge_list targets = outputs;
+  if (accumulate_grad_ && outputs.empty()) {
+    std::vector<Node*> entries;
+    for (const Edge& root : roots) entries.push_back(root.function.get());
+    for (AccumulateGrad* leaf : leaves_of(std::move(entries))) targets.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
+  }
+  edge_list rest;
+  for (const Edge& target : targets) {
+    if (accumulate_grad_) {
+      auto* leaf = dynamic_cast<AccumulateGrad*>(target.function.get());
+      const Leaf* noted = leaf != nullptr ? find(leaf->variable) : nullptr;
+      if (noted == nullptr) throw CannotConvert("backward reaches a tensor that is no leaf of this step.");
+      if (served(*noted)) continue;
+    }
+    rest.push_back(target);
+  }
+  if (rest.empty() && !targets.empty()) return std::nullopt;
+  for (const Outside& o : outside_) {
+    if (!*o.ran || !used_up_) continue;
+    const auto behind = leaves_of({o.node.get()});
+    const bool needed = !accumulate_grad_ || std::any_of(rest.begin(), rest.end(), [&](const Edge& edge) {
+      return std::any_of(behind.begin(), behind.end(), [&](const AccumulateGrad* leaf) { return leaf == edge.function.get(); });
+    });
+    if (needed) throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
+  }
+  if (rest.size() == targets.size()) return outputs;
+  // A checkpoint refuses to run in a pass that is limited to some leaves.
+  if (functions_) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has an autograd.Function in it.");
+  return rest;
+}
+
+}  // namespace koila

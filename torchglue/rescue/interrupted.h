@@ -1,0 +1,67 @@
+// A backward pass that may stop in the middle, and what of it is then still to be done.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "torchglue/compat/node.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+// Note [No roll-back]
+// In one backward pass each leaf receives its gradient once, and whole: the engine runs an AccumulateGrad when everything that
+// feeds it is done. So when a pass runs out of memory in the middle, the leaves that have theirs are finished (and their hooks have rightly
+// fired), and only the others are still to be served. Nothing is undone; the second pass is limited to them.
+// Whether a leaf has been served shows in its .grad, except where hooks may put that back as it was (they step an optimizer, offload the
+// gradient): such a leaf is watched by a hook of our own, in front of the program's.
+// Graphs from before the tape, other regions' among them, are not made anew, and the first pass may have used them up. They are watched
+// where the tape's graph hangs on them.
+class InterruptedPass {
+ public:
+  // Before the pass. Watches until stop_watching(). `functions`: there are autograd.Functions in the graph.
+  InterruptedPass(const Tape& tape, bool keep_graph, bool functions, bool accumulate_grad);
+  ~InterruptedPass() { stop_watching(); }
+  InterruptedPass(const InterruptedPass&) = delete;
+  InterruptedPass& operator=(const InterruptedPass&) = delete;
+
+  void stop_watching();
+
+  // The outputs that a second pass is for, of the `outputs` that the first was for (none: all leaves); nothing when there is nothing left to
+  // do. Throws CannotConvert when that cannot be told, or when the second pass would need a graph that the first has used up.
+  std::optional<torch::autograd::edge_list> remaining(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& outputs) const;
+
+ private:
+  struct Leaf {
+    at::Tensor variable;
+    const c10::TensorImpl* gradient;  // before the pass
+    uint32_t version;
+    std::shared_ptr<bool> reached;  // null: not watched
+  };
+  struct Outside {
+    NodePtr node;
+    std::shared_ptr<bool> ran;
+  };
+
+  void note(const at::Tensor& variable);
+  const Leaf* find(const at::Tensor& variable) const;
+  static bool served(const Leaf& leaf);
+
+  bool used_up_;  // a graph is, by its pass: it is freed, or has Functions in it, whose backward may have effects
+  bool functions_;
+  bool accumulate_grad_;
+  std::vector<Leaf> leaves_;
+  ska::flat_hash_map<const c10::TensorImpl*, size_t> leaf_index_;
+  std::vector<Outside> outside_;
+  std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> leaf_hooks_;
+  std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;
+};
+
+}  // namespace koila
