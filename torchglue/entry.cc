@@ -96,6 +96,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   s.owner = std::this_thread::get_id();
   const int mode = runtime->settings->mode;
   if (mode == KOILA_MODE_OFF) return 1;
+  set_bytes_in_use(runtime->live_bytes);
   install_cpu_allocator();
   if (mode == KOILA_MODE_TRACK) return 0;
   ExecuteFn real_execute = nullptr;

@@ -301,15 +301,29 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       }
     }
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+    std::vector<std::pair<Score, Plan>> plans;  // what one seed frees says little of what it frees with those that go along with it
     for (Candidate& candidate : candidates) {
       if (candidate.tried || tries == kTries) continue;
       if (!parameters && std::get<0>(candidate.score) == 0) continue;  // an input that requires grad may serve better
       candidate.tried = true;
       ++tries;
-      Plan plan = infer_placements(tape, candidate.batch, {candidate.seed});
-      Plan wide = widen(tape, plan, seen, score);
-      if (wanted.feasible(wide)) return wide;
-      if (wide.seeds.size() > 1 && wanted.feasible(plan)) return plan;
+      Plan wide = widen(tape, infer_placements(tape, candidate.batch, {candidate.seed}), seen, score);
+      plans.emplace_back(score(wide), std::move(wide));
+    }
+    // Nearly as good counts as equal. Then a batch that the inputs have as it is goes before one that they have a multiple of, by chance
+    // perhaps, and after that the better first seed decides.
+    int64_t best = 0;
+    for (const auto& [its_score, plan] : plans) best = std::max(best, std::get<2>(its_score));
+    for (auto& [its_score, plan] : plans) std::get<2>(its_score) = std::min(std::get<2>(its_score), best / 5 * 4);
+    const auto multiples = [](const Plan& plan) { return std::count_if(plan.seeds.begin(), plan.seeds.end(), [](const Seed& s) { return s.placement.inner > 1; }); };
+    std::stable_sort(plans.begin(), plans.end(), [&](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : multiples(a.second) < multiples(b.second);
+    });
+    for (auto& [its_score, plan] : plans) {
+      if (wanted.feasible(plan)) return std::move(plan);
+      if (plan.seeds.size() == 1) continue;
+      Plan narrow = infer_placements(tape, plan.batch, {plan.seeds[0]});
+      if (wanted.feasible(narrow)) return narrow;
     }
   }
   return std::nullopt;

@@ -59,7 +59,7 @@ class RealValues {
       throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
     }
     const TapeOp& op = tape_.ops()[value.producer];
-    if (op.in_place || version != value.version || depth > 64) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+    if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
     if (op_traits(op.op).random) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
     }

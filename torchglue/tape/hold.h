@@ -9,9 +9,10 @@
 
 namespace koila {
 
-// One tensor that graphs on the tape would need to be made again, whoever else lets go of it.
+// What a graph on the tape would need to be made again, whoever else lets go of it: a tensor, or all that it can be made from.
 struct Hold {
   at::Tensor tensor;
+  std::vector<std::shared_ptr<Hold>> origins;
 };
 
 // Hangs on a node of the program's graph, and does nothing but own.

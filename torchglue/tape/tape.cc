@@ -13,6 +13,8 @@ namespace koila {
 
 namespace {
 
+int64_t (*bytes_in_use)(int device) = nullptr;
+
 constexpr size_t kCollectAtLeast = 128;
 constexpr size_t kWithoutGradientsAtMost = 4096;
 
@@ -38,6 +40,8 @@ bool can_run_again(const TapeOp& op) {
 }
 
 }  // namespace
+
+void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 
 const torch::autograd::Node* node_of(const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
@@ -263,6 +267,49 @@ void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> argume
   op.outputs.push_back(id);
 }
 
+std::shared_ptr<Hold> Tape::hold(TapeValueId id) {
+  auto hold = values_[id].hold.lock();
+  if (!hold) values_[id].hold = hold = std::make_shared<Hold>(Hold{values_[id].lock(), {}});
+  return hold;
+}
+
+// What the value, as it was at that version, is made from and nothing else holds for certain. False when it cannot be made again.
+bool Tape::find_origins(TapeValueId id, uint32_t version, int depth, std::vector<TapeValueId>& origins) const {
+  const TapeValue& value = values_[id];
+  if (value.strong.defined() || value.differentiable()) return true;  // a region makes what is differentiable again
+  if (value.is_capture() || !can_run_again(ops_[value.producer])) {
+    const at::Tensor t = value.lock();
+    if (!t.defined() || version_of(t) != version) return false;
+    if (value.hold.expired() && std::find(origins.begin(), origins.end(), id) == origins.end()) origins.push_back(id);
+    return true;
+  }
+  const auto& refs = ops_[value.producer].refs;
+  return value.version == version && depth < kRunAgainAtMost &&
+         std::all_of(refs.begin(), refs.end(), [&](const TapeRef& ref) { return find_origins(ref.value, ref.version, depth + 1, origins); });
+}
+
+std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
+  if (auto known = values_[id].hold.lock()) return known;
+  std::vector<TapeValueId> origins;
+  if (!find_origins(id, values_[id].version, 0, origins)) origins = {id};
+  int64_t bytes = 0;
+  for (TapeValueId origin : origins) bytes += values_[origin].bytes();
+  const at::Tensor t = values_[id].lock();
+  const int64_t in_use = bytes_in_use != nullptr && t.defined() ? bytes_in_use(t.is_cpu() ? -1 : static_cast<int>(t.device().index())) : 0;
+  if (origins.empty() || (held_for_origins_ + bytes) * 200 > in_use) return nullptr;
+  held_for_origins_ += bytes;
+  auto all = std::make_shared<Hold>();
+  for (TapeValueId origin : origins) {
+    if (origin == id) {
+      all->tensor = t;
+    } else {
+      all->origins.push_back(hold(origin));
+    }
+  }
+  values_[id].hold = all;
+  return all;
+}
+
 void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   std::vector<std::shared_ptr<Hold>> holds;
   size_t ref = 0;
@@ -272,10 +319,8 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
     // What is differentiable is held by the graph where it needs to be. What is written to was something else before.
     if (value.strong.defined() || value.differentiable() || find(t.unsafeGetTensorImpl()) != id) return;
     value.entered = true;
-    if (!value.is_capture() && can_run_again(ops_[value.producer])) return;
-    auto hold = value.hold.lock();
-    if (!hold) value.hold = hold = std::make_shared<Hold>(Hold{t});
-    holds.push_back(std::move(hold));
+    auto kept = !value.is_capture() && can_run_again(ops_[value.producer]) ? hold_origins(id) : hold(id);
+    if (kept) holds.push_back(std::move(kept));
   });
   if (holds.empty()) return;
   torch::autograd::Node* last = nullptr;
@@ -358,6 +403,7 @@ void Tape::cut() {
   pending_.reset();
   record_ = false;
   differentiable_ = false;
+  held_for_origins_ = 0;
   effects_under_hooks_ = false;
   collect_at_ = kCollectAtLeast;
 }

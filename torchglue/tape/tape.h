@@ -26,6 +26,7 @@ namespace koila {
 using TapeValueId = uint32_t;
 inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
+inline constexpr int kRunAgainAtMost = 64;      // operators in a row, to have a value again that somebody let go of
 inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are captures like any other tensor
 inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
@@ -33,7 +34,8 @@ inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's
 // The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost next to nothing in a training step.
 // A tensor that enters the differentiable part without being differentiable itself, and that no operator can make again (input data, labels,
 // random draws), is held by the graph that it enters, through a hook on its node: when the program drops the graph, or the tape is
-// cut at the end of the backward pass, it goes. And 0-dim captures are held. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
+// cut at the end of the backward pass, it goes. What operators can make again (positions, frequencies, masks) is not held, but what it is made from
+// is, while all of that stays under a two-hundredth of the memory in use. And 0-dim captures are held. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
 struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
 
@@ -84,6 +86,9 @@ struct TapeOp {
   uint32_t state = 0;                        // index into Tape::states()
   bool in_place = false;                     // returns an argument that it wrote to
 };
+
+// Bytes in use on the device of that number, or of the CPU (-1). Set once; until then nothing is in use.
+void set_bytes_in_use(int64_t (*in_use)(int device));
 
 class Tape {
  public:
@@ -148,6 +153,9 @@ class Tape {
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  std::shared_ptr<Hold> hold(TapeValueId value);
+  std::shared_ptr<Hold> hold_origins(TapeValueId value);
+  bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
   uint32_t intern_state();
 
   std::vector<TapeOp> ops_;
@@ -159,6 +167,7 @@ class Tape {
   std::optional<TapeOp> pending_;
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
+  int64_t held_for_origins_ = 0;  // bytes
   bool effects_under_hooks_ = false;
   bool saw_functions_ = false;
   bool replay_;
