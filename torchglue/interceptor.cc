@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "torchglue/dispatch.h"
+#include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/session.h"
 #include "torchglue/tls.h"
@@ -26,10 +27,18 @@ constexpr c10::DispatchKeySet kStayOut({
     c10::DispatchKey::NestedTensor,
 });
 
+// Note [Saved-tensor hooks beside a region]
+// A checkpoint counts what its operators save, and matches that by number with what its second run saves. Split operators save nothing
+// through the hooks; so that the numbers agree up to there, nothing after the first of them does.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Session& s = session();
   if (!s.rescue || keys.has_any(kStayOut)) {
     run_plainly(op, keys, stack);
+    return;
+  }
+  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active()) {
+    const NoSavedTensorHooksGuard no_hooks;
+    if (!dispatch_lazily(op, keys, stack)) run_eagerly(op, keys, stack);
     return;
   }
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;

@@ -31,6 +31,26 @@ struct OpState {
   }
 };
 
+// Turns the program's saved-tensor hooks off.
+class NoSavedTensorHooksGuard {
+ public:
+  NoSavedTensorHooksGuard() {
+    if (!active()) return;
+    saved_ = at::SavedTensorDefaultHooks::get_tls_state();
+    at::SavedTensorDefaultHooks::set_tls_state({});
+  }
+  ~NoSavedTensorHooksGuard() {
+    if (!saved_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state(saved_);
+  }
+  NoSavedTensorHooksGuard(const NoSavedTensorHooksGuard&) = delete;
+  NoSavedTensorHooksGuard& operator=(const NoSavedTensorHooksGuard&) = delete;
+
+  static bool active() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
+ private:
+  at::impl::SavedTensorDefaultHooksTLS saved_;
+};
+
 // Puts a recorded state in force for a replay, the interceptor left out. `allow_grad` false: grad mode is off whatever was recorded.
 // The program's saved-tensor hooks are off: unpacking would call its Python code on deferred tensors. Autocast's weight cache is off: its entries would carry the graph of one micro-batch into the next.
 class OpStateGuard {
@@ -40,9 +60,7 @@ class OpStateGuard {
         autograd_(c10::AutogradState::get_tls_state()),
         autocast_cpu_(at::autocast::get_autocast_dtype(at::kCPU)),
         autocast_cuda_(at::autocast::get_autocast_dtype(at::kCUDA)),
-        cache_(at::autocast::is_autocast_cache_enabled()),
-        saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
-    if (!saved_tensor_hooks_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state({});
+        cache_(at::autocast::is_autocast_cache_enabled()) {
     c10::AutogradState autograd = autograd_;
     autograd.set_grad_mode(state.grad_mode && allow_grad);
     autograd.set_inference_mode(state.inference_mode);
@@ -52,7 +70,6 @@ class OpStateGuard {
     at::autocast::set_autocast_cache_enabled(false);
   }
   ~OpStateGuard() {
-    if (!saved_tensor_hooks_.stack.empty()) at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
     at::autocast::set_autocast_cache_enabled(cache_);
     at::autocast::set_autocast_dtype(at::kCUDA, autocast_cuda_);
     at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_);
@@ -67,7 +84,7 @@ class OpStateGuard {
   at::ScalarType autocast_cpu_;
   at::ScalarType autocast_cuda_;
   bool cache_;
-  at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;
+  NoSavedTensorHooksGuard saved_tensor_hooks_;
 };
 
 // Leaves the interceptor out for what koila itself runs.

@@ -282,6 +282,8 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
   }
+  // Under no_grad it may be the optimizer that runs out, whose tensors are no batches.
+  const bool updates = tape.pending() != nullptr && !tape.state(tape.pending()->state).grad_mode;
   size_t tries = 0;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different. That is what a step within a
   // backward pass begins with.
@@ -292,6 +294,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
       if (!candidate || (value.differentiable() != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
+      if (updates && tape.sized_like_a_parameter(value)) continue;
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;

@@ -135,6 +135,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
   }
+  if (tensor.requires_grad() && tensor.is_leaf() && tensor.layout() == c10::kStrided) parameter_sizes_.insert(tensor.sizes().vec());
   groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
   return add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "torchglue/tape/hold.h"
@@ -110,6 +111,9 @@ class Tape {
   // Drops what no live tensor descends from. Called by commit() now and then; public for the moment before a rescue.
   void collect();
 
+  // Whether a parameter that the tape has ever seen has these sizes: gradients and optimizer state do, a batch hardly.
+  bool sized_like_a_parameter(const TapeValue& value) const { return parameter_sizes_.count({value.sizes.begin(), value.sizes.end()}) > 0; }
+
   // A tensor whose memory a foreign reader (NumPy, DLPack, a storage object) may point into: its storage stays where it is.
   void pin(const at::Tensor& tensor);
   void pin_storage(const c10::StorageImpl* storage);
@@ -163,6 +167,7 @@ class Tape {
   std::vector<Group> groups_;
   std::vector<OpState> states_;
   ska::flat_hash_map<const c10::TensorImpl*, TapeValueId> index_;
+  std::set<std::vector<int64_t>> parameter_sizes_;
 
   std::optional<TapeOp> pending_;
   bool record_ = false;  // whether commit() writes the pending call down
