@@ -996,6 +996,16 @@ class CheckpointNonReentrant(CheckpointReentrant):
 
 
 @family
+class EmbeddingScaledByFrequency(Tokens):
+    """The gradient counts over the whole batch: no rule. Its output is real, and a view of it is taken while it is made anew."""
+
+    splits = False
+
+    def model(self):
+        return nn.Sequential(nn.Embedding(self.vocabulary, 8, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(8 * self.length, self.classes))
+
+
+@family
 class MixtureOfExperts(Tokens):
     """Every token goes to the expert that a router picks; what comes back is added in place, at rows that depend on values."""
 

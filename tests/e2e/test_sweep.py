@@ -21,6 +21,15 @@ def test_fail_once(case):
     assert len(within) >= SAMPLE // 5 and len(refused) <= 1, f"refused: {refused} of {within}"
 
 
+@pytest.mark.parametrize("family", ["transformer_of_reentrant_checkpoints", "transformer_of_checkpoints", "checkpoint_of_softmax_over_batch",
+                                    "embedding_scaled_by_frequency", "mixture_of_experts", "encoder_decoder", "spectral_convolution"])
+def test_fail_once_elsewhere(family):
+    case, = cases([family], ["adamw"])
+    total = allocations(case)
+    for i in range(15):
+        fail_at(case, f"nth:{1 + (i * total) // 15}")
+
+
 def fails_in_forward_or_backward(failure):
     assert failure.outcome == "oom"
     return "self.loss(" in failure.traceback or "loss.backward(" in failure.traceback

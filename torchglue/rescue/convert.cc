@@ -413,7 +413,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
             } else {
               view_of_capture = true;
               // The program's own view will do, unless what it is a view of has been made anew.
-              same_storage &= alive.defined() && alive.storage().is_alias_of(tensor_of(ref).storage());
+              same_storage &= alive.defined() && alive.storage().unsafeGetStorageImpl() == tensor_of(ref).storage().unsafeGetStorageImpl();
             }
           }
         }
