@@ -617,6 +617,55 @@ class ActivationsAssignedUnderAMask(SmallNet):
 
 
 @family
+class RoutingByAgreement(SmallNet):
+    """A mean over the batch is looked at in full, and then added to a mean over the batch."""
+
+    def model(self):
+        return nn.ModuleList([nn.Linear(24, 32), nn.Linear(32, 32), nn.Linear(32, 10)])
+
+    def loss(self, model, x, y):
+        h = torch.tanh(model[1](torch.tanh(model[0](x))))
+        agreement = torch.zeros(1, 32)
+        for _ in range(3):
+            v = h * agreement.softmax(1)
+            agreement = agreement + (h.detach() * v.detach()).mean(0, keepdim=True)
+        return F.cross_entropy(model[2](h * agreement.softmax(1)), y)
+
+
+class TwoBatchSizes(SmallNet):
+    def data(self, rows):
+        x, y = super().data(rows)
+        return x, y, torch.randn(rows + rows // 2, 24)
+
+    symmetric = False
+
+
+@family
+class NetworksOnTwoBatches(TwoBatchSizes):
+    """Whichever runs out, the other may have to be split too, by rows of its own."""
+
+    def model(self):
+        return nn.ModuleList(nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10)) for _ in range(2))
+
+    def loss(self, model, x, y, other):
+        return F.cross_entropy(model[0](x), y) + model[1](other).square().mean()
+
+
+@family
+class TargetNetworkOnAnotherBatch(TwoBatchSizes):
+    """Q-learning: the target network runs under no_grad, on the rows that have a next state."""
+
+    def model(self):
+        return nn.ModuleList(nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10)) for _ in range(2))
+
+    def loss(self, model, x, y, other):
+        value = model[0](x).gather(1, y[:, None])
+        with torch.no_grad():
+            best = model[1](other).max(1).values[:len(x)]
+        return F.smooth_l1_loss(value, (1 + 0.9 * best)[:, None])
+
+
+@family
 class OutputsFilledInALoop(Task):
     """Decoder steps written one by one into a tensor of zeros."""
 

@@ -202,16 +202,18 @@ Instruction Region::instruction_for(const Call& call) {
     const auto join = [&](const at::Tensor& t, int element) {
       const size_t j = element < 0 ? 0 : static_cast<size_t>(element);
       Operand& operand = argument.operands[j];
-      const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-      if (entry.region == this) {
-        operand = {Operand::Kind::kValue, entry.value, false};
-        return;
-      }
       Placement placement = asked[i].tensors[j].placement;
       for (const OpCall::Slice& s : call.answer.slices()) {
         if (s.arg.arg == static_cast<int>(i) && (s.arg.element < 0 ? 0u : static_cast<size_t>(s.arg.element)) == j) placement = s.placement;
       }
-      operand = {Operand::Kind::kUse, use(capture(t), placement), false};
+      const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+      if (entry.region == this && placement == values_[entry.value].placement) {
+        operand = {Operand::Kind::kValue, entry.value, false};
+        return;
+      }
+      // A value of the region that exists, and was taken for the whole that it is: a constant, like any other.
+      const NoInterceptGuard no_intercept;
+      operand = {Operand::Kind::kUse, use(capture(entry.region == this ? t.detach() : t), placement), false};
     };
     const c10::IValue& v = call.arguments[i];
     if (v.isTensor()) {

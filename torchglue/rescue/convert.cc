@@ -292,15 +292,15 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
 int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   Session& s = session();
   const auto seeds = learn(tape, plan, micro_batch);
-  // Whatever comes of it, the tape is spent: what it tells of has been taken apart.
   struct Converting {
     Session& s;
     Tape& tape;
+    bool done = false;
     ~Converting() {
       s.converting = false;
-      tape.cut();
+      if (!done) tape.cut();
     }
-  } const converting{s, tape};
+  } converting{s, tape};
   s.converting = true;
   const auto needed = needed_ops(tape, plan);
   at::Device device = tape.values()[plan.seeds[0].value].lock().device();
@@ -470,6 +470,10 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     });
   }
   region->catch_up();
+  tape.keep_apart(plan.descends, [&](const at::Tensor& t) {
+    return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.tensor.is_same(t); });
+  });
+  converting.done = true;
   if (!s.current) return micro_batch;
   for (const LearnedSeed& seed : seeds) s.current->begin_with(seed.key, seed.times);
   return s.current->micro_batch();

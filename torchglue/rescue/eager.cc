@@ -101,8 +101,21 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     report_refusal(oom, "one row of the batch does not fit.", batch);
     std::rethrow_exception(ran_out);
   }
+  // What has nothing to do with the call, another network on another batch, may still be whole.
+  const auto split_more = [&] {
+    try {
+      if (s.tape.empty()) return false;
+      split_step(oom);
+      return true;
+    } catch (const CannotConvert&) {
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+    }
+    s.tape.cut();
+    return false;
+  };
   // The call again: split, or whole where there is more room now.
-  while (may_repeat(op, arguments) && (reason.empty() || shrink_regions())) {
+  while (may_repeat(op, arguments) && (reason.empty() || split_more() || shrink_regions())) {
     reason = "it does not fit beside one row of the batch.";
     put_back(stack, bottom, arguments);
     try {

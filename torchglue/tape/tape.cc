@@ -436,7 +436,41 @@ void Tape::collect() {
     }
   }
 
-  // What stays moves down in place: the vectors keep their memory.
+  compact(needed_value, needed_op);
+  collect_at_ = std::max(kCollectAtLeast, ops_.size() + ops_.size() / 2);
+}
+
+void Tape::keep_apart(const std::vector<char>& taken, const std::function<bool(const at::Tensor&)>& captured) {
+  discard();
+  std::vector<char> needed_value(values_.size(), 0);
+  std::vector<char> needed_op(ops_.size(), 0);
+  std::vector<char> taken_group(groups_.size(), 0);
+  for (size_t v = 0; v < values_.size(); ++v) taken_group[values_[v].group] |= taken[v];
+  const auto apart = [&](TapeValueId v) { return v == kNoTapeValue || taken_group[values_[v].group] == 0; };
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    const auto& refs = ops_[i].refs;
+    if (!std::all_of(ops_[i].outputs.begin(), ops_[i].outputs.end(), apart)) continue;
+    if (!std::all_of(refs.begin(), refs.end(), [&](const TapeRef& r) { return apart(r.value) && (values_[r.value].is_capture() || needed_value[r.value]); })) continue;
+    needed_op[i] = 1;
+    for (const TapeRef& ref : refs) needed_value[ref.value] = 1;
+    for (TapeValueId out : ops_[i].outputs) {
+      if (out != kNoTapeValue) needed_value[out] = 1;
+    }
+  }
+  // What has been taken must not hang on what stays: that would change under it when it is taken in turn.
+  for (size_t v = 0; v < values_.size(); ++v) {
+    const TapeValue& value = values_[v];
+    const at::Tensor t = needed_value[v] && !value.is_capture() && value.differentiable() ? value.lock() : at::Tensor();
+    if (t.defined() && captured(t)) {
+      cut();
+      return;
+    }
+  }
+  compact(needed_value, needed_op);
+}
+
+// What stays moves down in place: the vectors keep their memory.
+void Tape::compact(const std::vector<char>& needed_value, const std::vector<char>& needed_op) {
   std::vector<TapeValueId> new_id(values_.size(), kNoTapeValue);
   std::vector<int32_t> new_op(ops_.size(), kNoProducer);
   size_t ops = 0;
@@ -473,7 +507,6 @@ void Tape::collect() {
     }
   }
   groups_ = std::move(groups);
-  collect_at_ = std::max(kCollectAtLeast, ops_.size() + ops_.size() / 2);
 }
 
 }  // namespace koila

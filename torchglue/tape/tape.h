@@ -10,6 +10,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -105,6 +106,10 @@ class Tape {
   // Drops everything: the step is over.
   void cut();
 
+  // Drops the calls that have to do with the values `taken`, which a region has made its own. What has nothing to do with them (another
+  // network, on another batch) stays; but all goes when the region hangs on it. `captured`: whether the region reads a tensor.
+  void keep_apart(const std::vector<char>& taken, const std::function<bool(const at::Tensor&)>& captured);
+
   // Cuts the tape if it made this tensor: a region has captured it.
   void settle(const at::Tensor& tensor);
 
@@ -161,6 +166,7 @@ class Tape {
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
   bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
   uint32_t intern_state();
+  void compact(const std::vector<char>& needed_value, const std::vector<char>& needed_op);
 
   std::vector<TapeOp> ops_;
   std::vector<TapeValue> values_;
