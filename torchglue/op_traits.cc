@@ -59,6 +59,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
                            "aten::_batch_norm_impl_index"}) {
     traits.silent_effect |= schema.name() == name;
   }
+  traits.forward_mode = schema.name() == "aten::_make_dual";
   traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;

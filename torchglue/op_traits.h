@@ -16,6 +16,7 @@ struct OpTraits {
   bool in_place = false;      // writes to its first argument only, and returns it
   bool composite = false;     // a CompositeImplicitAutograd kernel: calls other operators, and nothing else
   bool reads_value = false;   // what Python calls right before it reads memory itself (tolist, numpy)
+  bool forward_mode = false;  // makes a dual tensor
   bool random = false;        // may draw from a generator
   bool silent_effect = false; // updates running statistics without saying so in its schema
   bool foreach = false;       // aten::_foreach_*: optimisers

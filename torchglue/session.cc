@@ -25,6 +25,18 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
+void Session::stay_out(const char* why) {
+  for (const auto& region : live_regions()) {
+    region->materialise_held();
+    region->close();
+  }
+  tape.cut();
+  marks.clear();
+  current.reset();
+  rescue = false;
+  runtime->on_note(why);
+}
+
 int64_t Session::batch_in_use() {
   for (const auto& region : live_regions()) {
     if (region->has_deferred()) return region->batch();

@@ -54,6 +54,9 @@ struct Session {
   // The region for rows of this batch: the current one when it fits, else a new one.
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
+  // Gives everything that is deferred its value, and leaves the rest of the process alone.
+  void stay_out(const char* why);
+
   // Rows of the batch that this step is split by already; 0: it is not.
   int64_t batch_in_use();
 
@@ -71,7 +74,10 @@ struct Session {
   // a backward pass of its own through it. That is a step like any other, on a tape of its own, and can be rescued. It must
   // compute what the forward pass computed, so random draws in it, and in the forward pass's twin of it under no_grad, are made at
   // full batch, as the program's generator gives them.
-  bool replays() const { return engine_depth > 0 && functions && c10::AutogradState::get_tls_state().get_grad_mode(); }
+  // Not the second run of a checkpoint with saved-tensor hooks, which counts what operators save.
+  bool replays() const {
+    return engine_depth > 0 && functions && c10::AutogradState::get_tls_state().get_grad_mode() && !NoSavedTensorHooksGuard::active();
+  }
   bool draws_whole() const { return engine_depth > 0 || !c10::AutogradState::get_tls_state().get_grad_mode(); }
   int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
   void log(int level, const std::string& message) const;

@@ -616,6 +616,156 @@ class ActivationsAssignedUnderAMask(SmallNet):
         return F.cross_entropy(model[2](torch.tanh(h)), y)
 
 
+def two_layers(width=32):
+    return nn.ModuleList([nn.Linear(24, width), nn.Sequential(nn.Linear(width, width), nn.Tanh()), nn.Linear(width, 10)])
+
+
+@family
+class HandedOverByHand(SmallNet):
+    """A pipeline by hand: the second half works on a detached copy, whose gradient the first half is given."""
+
+    def model(self):
+        return two_layers()
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        optimizer.zero_grad()
+        h = model[1](torch.tanh(model[0](x)))
+        leaf = h.detach().requires_grad_()
+        loss = F.cross_entropy(model[2](leaf), y)
+        loss.backward()
+        h.backward(leaf.grad)
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+    splits = False
+
+
+@family
+class CheckpointsOfBothKinds(SmallNet):
+    splits = False
+
+    def model(self):
+        return two_layers()
+
+    def loss(self, model, x, y):
+        h = torch.utils.checkpoint.checkpoint(model[1], model[0](x), use_reentrant=False)
+        return F.cross_entropy(model[2](torch.utils.checkpoint.checkpoint(torch.tanh, h, use_reentrant=True)), y)
+
+
+@family
+class GanWithBatchNorm(SmallNet):
+    """The discriminator's loss must leave the generator's graph, and hooks on its parameters, alone."""
+
+    splits = False
+
+    def model(self):
+        model = nn.ModuleList([nn.Sequential(nn.Linear(24, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 24)),
+                               nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 1))])
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient * 1.0)
+        return model
+
+    def step(self, model, optimizer, data, record):
+        generator, discriminator = model
+        fake = generator(data[0])
+        optimizer.zero_grad()
+        loss = F.softplus(discriminator(fake.detach())).mean()
+        loss.backward()
+        record.gradients(model, "first")
+        other = F.softplus(-discriminator(fake)).mean()
+        other.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+        record.value("other", other)
+
+
+@family
+class CutMix(Images):
+    splits = False
+
+    def model(self):
+        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 144, 10))
+
+    def loss(self, model, x, y):
+        order = torch.randperm(len(x))
+        x = x.clone()
+        x[:, :, 1:5, 2:6] = x[order, :, 1:5, 2:6]
+        out = model(x)
+        return 0.3 * F.cross_entropy(out, y) + 0.7 * F.cross_entropy(out, y[order])
+
+    symmetric = False
+
+
+@family
+class GradientsInOneBuffer(SmallNet):
+    """Every gradient a view of one buffer: they share a version."""
+
+    splits = False
+
+    def step(self, model, optimizer, data, record):
+        parameters = list(model.parameters())
+        if parameters[0].grad is None:
+            self.buffer = torch.zeros(sum(p.numel() for p in parameters))
+            at = 0
+            for p in parameters:
+                p.grad = self.buffer[at:at + p.numel()].view_as(p)
+                at += p.numel()
+        self.buffer.zero_()
+        loss = self.loss(model, *data)
+        loss.backward()
+        record.value("buffer", self.buffer)
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
+@family
+class MeanTeacher(SmallNet):
+    """Targets from random draws that nothing holds; a part of the loss that could be split alone, when backward has begun."""
+
+    splits = False
+
+    def model(self):
+        model = two_layers()
+        model[2].requires_grad_()
+        return model
+
+    def net(self, model, x):
+        return model[2](model[1](torch.tanh(model[0](x))))
+
+    def loss(self, model, x, y):
+        with torch.no_grad():
+            soft = self.net(model, x + 0.1 * torch.randn_like(x)).softmax(-1)
+            hard = self.net(model, x)
+        out = self.net(model, x)
+        return F.cross_entropy(out, y) + F.mse_loss(out, hard + 1) + F.kl_div(out.log_softmax(-1), soft, reduction="batchmean")
+
+    symmetric = False
+
+
+@family
+class WeightWrittenThroughData(SmallNet):
+    """Between forward and backward, where no version shows it."""
+
+    splits = False
+
+    def model(self):
+        return two_layers()
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model[2](model[1](model[0](x))), y)
+        model[2].weight.data.mul_(0.99)
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
 @family
 class RoutingByAgreement(SmallNet):
     """A mean over the batch is looked at in full, and then added to a mean over the batch."""

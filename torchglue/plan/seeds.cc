@@ -105,6 +105,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     plan.seeds = seeds;
     plan.placements.resize(tape.values().size());
     plan.descends.resize(tape.values().size());
+    plan.frozen.resize(tape.ops().size());
+    ska::flat_hash_set<uint32_t> read_whole;
     for (const Seed& seed : seeds) {
       if (seed.created && whole.count(tape.values()[seed.value].group)) continue;
       plan.placements[seed.value] = seed.placement;
@@ -136,7 +138,9 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const bool drawn = verdict == Verdict::kLocal && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
-        const bool kept = writes_per_row(plan, op, call, verdict);
+        const bool frozen = read_whole.count(tape.values()[first].group) > 0;
+        plan.frozen[&op - tape.ops().data()] = frozen;
+        const bool kept = !frozen && writes_per_row(plan, op, call, verdict);
         if (!kept && !tape.values()[first].differentiable()) {
           whole.insert(tape.values()[first].group);
           again = true;
@@ -151,7 +155,12 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         }
         continue;
       }
-      if (verdict == Verdict::kNo) whole_ops.push_back(&op);
+      if (verdict == Verdict::kNo) {
+        whole_ops.push_back(&op);
+        for (const TapeRef& ref : op.refs) {
+          if (!plan.placements[ref.value].is_replicate()) read_whole.insert(tape.values()[ref.value].group);
+        }
+      }
       const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
       for (size_t i = 0; i < op.outputs.size(); ++i) {
         const TapeValueId out = op.outputs[i];

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torchglue/compat/node.h"
@@ -24,6 +25,8 @@ class RegionNode : public torch::autograd::Node {
 
   // The capture's gradient will be delivered through an edge of its own; sets capture.edge.
   void add_capture(Capture& capture);
+  // Puts another edge there; returns what was there.
+  torch::autograd::Edge exchange_edge(size_t i, torch::autograd::Edge edge) { return std::exchange(next_edges_[i], std::move(edge)); }
   // Returns the input number of the node that stands for the deferred tensor.
   int64_t add_output(const at::Tensor& deferred, ValueId value);
   const std::vector<ValueId>& outputs() const { return outputs_; }

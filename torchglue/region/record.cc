@@ -651,7 +651,11 @@ void Region::before_write(const c10::StorageImpl* storage) {
   NoInterceptGuard no_intercept;
   at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
-    if (!capture.tensor.defined() || storage_of(capture.tensor) != storage || capture.requires_grad) continue;
+    if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
+    if (capture.requires_grad) {
+      capture.data = nullptr;  // found out in backward, also where it was `parameter.data`, which shows no version
+      continue;
+    }
     capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
     capture.tensor = capture.tensor.clone();
     capture.version = version_of(capture.tensor);

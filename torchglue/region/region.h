@@ -220,6 +220,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<at::Tensor> backward(std::vector<at::Tensor>&& gradients);
   // A micro-batch's gradient of one use of a capture.
   void add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient);
+  // Edges of the node that gradients of the value may flow along.
+  std::vector<size_t> edges_behind(ValueId value) const;
   // The engine will not come back for what the last pass used.
   void backward_done();
   void release();

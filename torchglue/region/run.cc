@@ -213,6 +213,28 @@ std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from
   return path;
 }
 
+std::vector<size_t> Region::edges_behind(ValueId from) const {
+  std::vector<char> value(values_.size(), 0);
+  std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others
+  std::vector<size_t> edges;
+  const auto reach = [&](ValueId id) {
+    if (values_[id].requires_grad) value[id] = group[values_[id].group] = 1;
+  };
+  reach(from);
+  for (size_t i = instructions_.size(); i-- > 0;) {
+    const Instruction& in = instructions_[i];
+    const auto on_path = [&](ValueId out) { return out != kNoValue && (value[out] || (in.in_place && group[values_[out].group])); };
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue) reach(o.id);
+        if (o.kind == Operand::Kind::kUse && captures_[uses_[o.id].capture].edge >= 0) edges.push_back(static_cast<size_t>(captures_[uses_[o.id].capture].edge));
+      }
+    }
+  }
+  return edges;
+}
+
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
   if (frame.next == 0) ++statistics.runs;
   for (; frame.next < until; ++frame.next) {
@@ -424,7 +446,13 @@ void Region::check_captures(const Schedule& plan) const {
         const void* data = capture.tensor.has_storage()
                                ? capture.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
                                : nullptr;
-        TORCH_CHECK(version_of(capture.tensor) == capture.version && data == capture.data,
+        if (version_of(capture.tensor) == capture.version && data != capture.data) {  // no error of the program's
+          const std::string reason = "a tensor that " + instructions_[i].op.schema().name() + " read was written to through .data, or given other memory, since.";
+          const int device = device_number(device_);
+          report_refusal({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, batch_);
+          TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+        }
+        TORCH_CHECK(version_of(capture.tensor) == capture.version,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: [",
                     capture.tensor.toString(), " ", capture.tensor.sizes(), "], an input of ", instructions_[i].op.schema().name(), ", is at version ",
                     version_of(capture.tensor), "; expected version ", capture.version,

@@ -10,6 +10,7 @@
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
+#include "torchglue/region/pass_edges.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
@@ -78,6 +79,18 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   const auto check = [&](const Plan& p) {
     if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
     if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
+    if (oom != nullptr) {  // the pass that ran out has used up graphs of the tape: what is not split must not be needed again
+      const auto needed = needed_ops(s.tape, p);
+      for (size_t i = 0; i < s.tape.ops().size(); ++i) {
+        if (!needed[i]) continue;
+        for (const TapeRef& ref : s.tape.ops()[i].refs) {
+          const TapeValue& value = s.tape.values()[ref.value];
+          if (!p.descends[ref.value] && !value.is_capture() && value.differentiable()) {
+            throw CannotConvert("a part of the step that cannot be split would have to run its backward pass again.");
+          }
+        }
+      }
+    }
     if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
     for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
       const at::Tensor t = p.descends[v] && !s.tape.values()[v].is_capture() ? s.tape.values()[v].lock() : at::Tensor();
@@ -153,6 +166,8 @@ variable_list run_pass(Engine* engine, const edge_list& roots, const variable_li
                        const edge_list& outputs) {
   for (const at::Tensor& t : inputs) materialise_tensor(t);
   Session& s = session();
+  std::optional<PassEdges> edges;
+  if (!s.live_regions().empty()) edges.emplace(roots);
   s.functions = (s.functions || s.tape.saw_functions()) && !create_graph;
   if (s.functions) {
     const StepWithin within;
@@ -192,7 +207,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   }
 
   std::optional<InterruptedPass> pass;
-  if (!s.tape.empty()) pass.emplace(s.tape, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
+  if (!s.tape.empty()) pass.emplace(s.tape, roots, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
   bool in_function = false;
   std::exception_ptr ran_out;
   try {

@@ -214,7 +214,7 @@ void check_convertible(const Tape& tape, const Plan& plan) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
       const Verdict verdict = reads_split(plan, op) && traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
-      if (!writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+      if (plan.frozen[i] || !writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       const std::string& argument = op.op.schema().arguments()[ref.arg].name();

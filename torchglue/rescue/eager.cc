@@ -149,6 +149,8 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     run_plainly(op, keys, stack);
     return;
   }
+  // Tangents are no part of what a region knows of a tensor.
+  if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
   s.tape.begin(op, arguments);
   std::exception_ptr ran_out;
   // What is drawn again must be drawn the same, see Note [A step within a backward pass].

@@ -62,25 +62,31 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> stack) {
 
 }  // namespace
 
-InterruptedPass::InterruptedPass(const Tape& tape, bool keep_graph, bool functions, bool accumulate_grad) : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
-  for (const TapeValue& value : tape.values()) {
-    const at::Tensor captured = value.is_capture() && value.requires_grad ? value.lock() : at::Tensor();
-    if (!captured.defined()) continue;
-    if (captured.is_leaf()) {
-      note(captured);
-    } else if (std::none_of(outside_.begin(), outside_.end(), [&](const Outside& o) { return o.node == captured.grad_fn(); })) {
-      outside_.push_back({captured.grad_fn(), std::make_shared<bool>(false)});
+InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
+    : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
+  std::vector<std::pair<NodePtr, bool>> stack;  // and whether it lies behind a node that is watched
+  for (const Edge& root : roots) stack.emplace_back(root.function, false);
+  ska::flat_hash_set<Node*> seen;
+  while (!stack.empty()) {
+    auto [node, behind] = std::move(stack.back());
+    stack.pop_back();
+    if (!node || !seen.insert(node.get()).second) continue;
+    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node.get())) {
+      note(leaf->variable);
+      continue;
     }
-  }
-  std::vector<Node*> entries;
-  for (const Outside& o : outside_) {
-    entries.push_back(o.node.get());
-    node_hooks_.emplace_back(o.node, o.node->add_post_hook(std::make_unique<NodeWatch>(o.ran)));
+    const bool outside = !tape.may_have_made(*node);
+    if (outside && !behind) {
+      outside_.push_back({node, std::make_shared<bool>(false)});
+      node_hooks_.emplace_back(node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
+    }
+    for (const Edge& edge : node->next_edges()) stack.emplace_back(edge.function, outside || behind);
   }
   if (!accumulate_grad_) return;
-  for (AccumulateGrad* leaf : leaves_of(std::move(entries))) note(leaf->variable);
   for (Leaf& leaf : leaves_) {
-    if (!has_hooks(leaf.variable)) continue;
+    const at::Tensor& gradient = leaf.variable.grad();
+    leaf.shares_version = gradient.defined() && gradient.is_view();
+    if (!leaf.shares_version && !has_hooks(leaf.variable)) continue;
     leaf.reached = std::make_shared<bool>(false);
     auto& hooks = torch::autograd::impl::hooks(leaf.variable);
     leaf_hooks_.emplace_back(leaf.variable, hooks.insert(hooks.begin(), std::make_unique<Watch>(leaf.reached))->get());
@@ -110,6 +116,10 @@ const InterruptedPass::Leaf* InterruptedPass::find(const at::Tensor& variable) c
 }
 
 bool InterruptedPass::served(const Leaf& leaf) {
+  if (leaf.shares_version) {
+    if (*leaf.reached) throw CannotConvert("some parameters have their gradients already, and which cannot be told: they are views of one buffer.");
+    return false;
+  }
   const at::Tensor& gradient = leaf.variable.grad();
   const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
   const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);

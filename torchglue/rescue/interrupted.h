@@ -27,7 +27,7 @@ namespace koila {
 class InterruptedPass {
  public:
   // Before the pass. Watches until stop_watching(). `functions`: there are autograd.Functions in the graph.
-  InterruptedPass(const Tape& tape, bool keep_graph, bool functions, bool accumulate_grad);
+  InterruptedPass(const Tape& tape, const torch::autograd::edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad);
   ~InterruptedPass() { stop_watching(); }
   InterruptedPass(const InterruptedPass&) = delete;
   InterruptedPass& operator=(const InterruptedPass&) = delete;
@@ -44,6 +44,7 @@ class InterruptedPass {
     const c10::TensorImpl* gradient;  // before the pass
     uint32_t version;
     std::shared_ptr<bool> reached;  // null: not watched
+    bool shares_version = false;    // its gradient is a view: another leaf's accumulation shows in it
   };
   struct Outside {
     NodePtr node;

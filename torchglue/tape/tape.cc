@@ -25,8 +25,13 @@ bool same_state(const OpState& a, const OpState& b) {
 
 // Whether PyTorch's own operators made the node; false for what Python and C++ users define.
 bool is_builtin(const torch::autograd::Node& node) {
-  const std::string_view type = typeid(node).name();
-  return type.find("8autograd9generated") != std::string_view::npos || type.find("8autograd10CopySlices") != std::string_view::npos;
+  static thread_local auto* known = new ska::flat_hash_map<const std::type_info*, bool>;
+  const std::type_info& type = typeid(node);
+  if (auto it = known->find(&type); it != known->end()) return it->second;
+  const std::string_view name = type.name();
+  const bool builtin = name.find("8autograd9generated") != std::string_view::npos || name.find("8autograd10CopySlices") != std::string_view::npos;
+  known->emplace(&type, builtin);
+  return builtin;
 }
 
 // What a base becomes when something differentiable is written into a view of it.
@@ -46,6 +51,10 @@ void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 const torch::autograd::Node* node_of(const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
   return meta == nullptr ? nullptr : meta->grad_fn_.get();
+}
+
+const void* storage_address(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
 uint32_t version_of(const at::Tensor& tensor) {
@@ -95,6 +104,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
     value.storage_offset = impl->storage_offset();
   }
   value.version = version_of(tensor);
+  value.storage = storage_address(tensor);
   value.requires_grad = tensor.requires_grad();
   value.grad_fn = node_of(tensor);
   index_[impl] = id;
@@ -110,6 +120,8 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
 bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
   return node != nullptr && differentiable_ && node->sequence_nr() >= first_node_ && node->name() != kRegionNode;
 }
+
+bool Tape::may_have_made(const torch::autograd::Node& node) const { return hangs_on_tape(&node) && is_builtin(node); }
 
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
@@ -128,6 +140,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       TapeValue& old = values_[it->second];
       old.weak.reset();
       old.strong.reset();
+      groups_[old.group].pinned = true;  // it looks at the memory still
     }
   }
   if (const auto* node = node_of(tensor); node != nullptr && node->name() != kRegionNode && !is_builtin(*node)) saw_functions_ = true;
@@ -155,8 +168,25 @@ uint32_t Tape::intern_state() {
   return static_cast<uint32_t>(states_.size() - 1);
 }
 
+// A write through an alias that shows no version (`parameter.data`).
+void Tape::note_write_behind(const at::Tensor& tensor) {
+  const void* storage = storage_address(tensor);
+  if (storage == nullptr || find(tensor.unsafeGetTensorImpl()) != kNoTapeValue) return;
+  for (TapeValue& value : values_) {
+    if (value.storage != storage || value.weak.expired()) continue;
+    if (!value.is_capture()) {
+      cut();
+      return;
+    }
+    index_.erase(value.weak._unsafe_get_target());
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
+
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
+  if (traits.writes && !values_.empty()) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { note_write_behind(t); });
   if ((traits.writes || traits.silent_effect) && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) note_effect(traits, arguments);
   pending_.reset();
   record_ = traits.tensor_result && !traits.foreach;

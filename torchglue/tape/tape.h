@@ -47,6 +47,7 @@ struct TapeValue {
   int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
   int32_t output = 0;                     // flat output number of the producer
   uint32_t group = 0;                     // storage group
+  const void* storage = nullptr;          // for comparison only
   uint32_t version = 0;                   // version counter when it came to be: a later one shows writes through other views
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
@@ -141,6 +142,8 @@ class Tape {
   bool replay() const { return replay_; }
   // Whether this call's random draws stay the full batch's.
   bool draws_whole(const TapeOp& op) const { return replay_ || !states_[op.state].grad_mode; }
+  // Whether an operator on the tape can have made the node, going by its kind and age.
+  bool may_have_made(const torch::autograd::Node& node) const;
   // Whether a tensor with a graph of an autograd.Function has entered, since forget_functions().
   bool saw_functions() const { return saw_functions_; }
   void forget_functions() { saw_functions_ = false; }
@@ -155,6 +158,7 @@ class Tape {
     bool pinned = false;
   };
 
+  void note_write_behind(const at::Tensor& tensor);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
   bool hangs_on_tape(const torch::autograd::Node* node) const;
@@ -189,6 +193,9 @@ class Tape {
 
 // The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
 const torch::autograd::Node* node_of(const at::Tensor& tensor);
+
+// Its storage object, for comparison; null when it has none.
+const void* storage_address(const at::Tensor& tensor);
 
 // Version counter of a tensor; 0 for inference tensors, which have none.
 uint32_t version_of(const at::Tensor& tensor);
