@@ -11,6 +11,7 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -91,7 +92,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
       split.batch = mark->batch;
       split.micro_batch = mark->micro_batch;
     } else {
-      if (t.has_storage() && registry.find_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()).first != nullptr) q.must_read = t;
+      if (t.has_storage() && registry.find_storage(storage_of(t)).first != nullptr) q.must_read = t;
       return;
     }
     if (split.region == nullptr && !split.placement.is_shard()) return;
@@ -173,8 +174,8 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   const auto regions = s.live_regions();
   if (regions.empty()) return;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    if (!t.has_storage()) return;
-    const c10::StorageImpl* storage = t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    const c10::StorageImpl* storage = storage_of(t);
+    if (storage == nullptr) return;
     for (const auto& region : regions) {
       if (region->captures_storage(storage)) region->before_write(storage);
     }
@@ -272,14 +273,15 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
       continue;
     }
-    if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values
+    if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values, and no new regions
+      const bool step_within = session().replays() && !traits.reads_value;  // but for its own
       bool changed = false;
       for (const SplitArgument& a : q.split) {
-        if (a.region == nullptr || (session().replays() && a.region->depth() == session().engine_depth && !traits.reads_value)) continue;
+        if (a.region == nullptr || (step_within && a.region->depth() == session().engine_depth)) continue;
         a.region->shared_from_this()->materialise({a.value});
         changed = true;
       }
-      if (!session().replays() || traits.reads_value) return false;  // and no new regions
+      if (!step_within) return false;
       if (changed) continue;
     }
     if (q.split.empty()) return traits.creates >= 0 && create_lazily(op, traits, stack, q);

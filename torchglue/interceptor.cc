@@ -2,6 +2,8 @@
 
 #include <torch/library.h>
 
+#include <optional>
+
 #include "torchglue/dispatch.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"

@@ -1,6 +1,7 @@
 #include "torchglue/region/deferred.h"
 
 #include "torchglue/compat/storage.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -73,7 +74,7 @@ void materialise_storage(const c10::StorageImpl* storage) {
 }
 
 void materialise_tensor(const at::Tensor& tensor) {
-  if (tensor.defined() && tensor.has_storage()) materialise_storage(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+  if (tensor.defined() && tensor.has_storage()) materialise_storage(storage_of(tensor));
 }
 
 }  // namespace koila

@@ -22,13 +22,6 @@ using torch::autograd::variable_list;
 
 namespace {
 
-// A refusal in backward: the error that a step too large for the memory gives, with koila's reason.
-[[noreturn]] void refuse(const Region& region, const std::string& reason) {
-  const int device = device_number(region.device());
-  report_refusal({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, region.batch());
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
-}
-
 // Note [Leaves in their turn]
 // All gradients of a region are ready at once, and the engine would take the leaves as they come. It takes what is ready by sequence
 // number, the highest first; this node gives a leaf the number of the moment when it was captured, so hooks on parameters fire as they do without
@@ -100,12 +93,17 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   totals_until_[use] = rows.end;
 }
 
+void Region::refuse(const std::string& reason) const {
+  const int device = device_number(device_);
+  refuse_split_step({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, batch_);
+}
+
 // A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on.
 // On a tensor that only the outside reads (a loss) the engine has already run it.
 void Region::check_hooks() {
   if (node_ == nullptr) return;
   constexpr const char* kReason = "a hook (register_hook, retain_grad) on a tensor inside the step would need that tensor's full gradient.";
-  if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse(*this, kReason);
+  if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse(kReason);
   size_t hooks = node_->tensor_pre_hooks().size() + node_->retains_grad_hooks().size();
   if (hooks == 0) return;
   std::vector<char> inner(values_.size(), 0);
@@ -120,10 +118,10 @@ void Region::check_hooks() {
     if (values_[id].impl == nullptr) continue;
     const auto* meta = static_cast<torch::autograd::AutogradMeta*>(values_[id].impl->autograd_meta());
     const size_t own = meta->hooks_.size() + (meta->retains_grad_ ? 1 : 0);
-    if (own > 0 && inner[id]) refuse(*this, kReason);
+    if (own > 0 && inner[id]) refuse(kReason);
     hooks -= std::min(hooks, own);
   }
-  if (hooks > 0) refuse(*this, kReason);
+  if (hooks > 0) refuse(kReason);
 }
 
 std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
@@ -134,7 +132,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   bury_dead();
   const auto started = std::chrono::steady_clock::now();
   auto* node = static_cast<RegionNode*>(node_);
-  if (at::GradMode::is_enabled()) refuse(*this, "create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
+  if (at::GradMode::is_enabled()) refuse("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
 
   std::vector<std::pair<ValueId, at::Tensor>> roots;
   for (size_t i = 0; i < gradients.size(); ++i) {

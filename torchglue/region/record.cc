@@ -11,25 +11,17 @@
 
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/graph_walk.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
 namespace {
-
-const c10::StorageImpl* storage_of(const at::Tensor& t) {
-  return t.has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
-
-const void* memory_of(const at::Tensor& t) {
-  if (!t.has_storage()) return nullptr;
-  // Bypasses the access check: a capture may itself be a deferred tensor of another region that is being given up.
-  return const_cast<c10::StorageImpl*>(storage_of(t))->_mutable_data_ptr_no_checks().get();
-}
 
 // Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows. Where `local` leaves it open
 // (a dimension of size 1), in the order of the dimensions.
@@ -523,16 +515,12 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
 
 bool Region::would_cycle(const at::Tensor& tensor) const {
   if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
-  std::vector<const torch::autograd::Node*> stack{tensor.grad_fn().get()};
-  ska::flat_hash_set<const torch::autograd::Node*> seen;
-  while (!stack.empty()) {
-    const torch::autograd::Node* node = stack.back();
-    stack.pop_back();
-    if (node == node_) return true;
-    if (node == nullptr || !seen.insert(node).second) continue;
-    for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
-  }
-  return false;
+  bool found = false;
+  walk_graph({tensor.grad_fn().get()}, [&](const torch::autograd::Node* node) {
+    found |= node == node_;
+    return !found;
+  });
+  return found;
 }
 
 void Region::forget(ValueId id) noexcept {

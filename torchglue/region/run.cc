@@ -17,6 +17,7 @@
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/tape/tape.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -443,14 +444,8 @@ void Region::check_captures(const Schedule& plan) const {
       for (const Operand& o : argument.operands) {
         if (o.kind != Operand::Kind::kUse) continue;
         const Capture& capture = captures_[uses_[o.id].capture];
-        const void* data = capture.tensor.has_storage()
-                               ? capture.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()
-                               : nullptr;
-        if (version_of(capture.tensor) == capture.version && data != capture.data) {  // no error of the program's
-          const std::string reason = "a tensor that " + instructions_[i].op.schema().name() + " read was written to through .data, or given other memory, since.";
-          const int device = device_number(device_);
-          report_refusal({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, batch_);
-          TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+        if (version_of(capture.tensor) == capture.version && memory_of(capture.tensor) != capture.data) {  // no error of the program's
+          refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to through .data, or given other memory, since.");
         }
         TORCH_CHECK(version_of(capture.tensor) == capture.version,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: [",

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "torchglue/graph_walk.h"
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
@@ -46,26 +47,15 @@ std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const e
   return tensors;
 }
 
-// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves and at graphs from before the tape.
-void release_graph(const edge_list& roots, ska::flat_hash_set<Node*> keep) {
-  std::vector<Node*> stack(keep.begin(), keep.end());
-  while (!stack.empty()) {  // what is kept needs all that it hangs on, which other paths lead to as well
-    Node* node = stack.back();
-    stack.pop_back();
-    for (const Edge& edge : node->next_edges()) {
-      if (edge.function && keep.insert(edge.function.get()).second) stack.push_back(edge.function.get());
-    }
-  }
-  for (const Edge& root : roots) stack.push_back(root.function.get());
-  ska::flat_hash_set<Node*> seen;
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (node == nullptr || keep.count(node) || !seen.insert(node).second) continue;
-    if (dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) continue;
+// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves, and at `outside` and what that hangs on.
+void release_graph(const edge_list& roots, std::vector<Node*> outside) {
+  ska::flat_hash_set<Node*> keep;
+  walk_graph(std::move(outside), [&](Node* node) { return keep.insert(node).second; });
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    if (keep.count(node) || dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
     node->release_variables();
-    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
-  }
+    return true;
+  });
 }
 
 // Turns the step into a region. Returns the pass's roots in the new graph.
@@ -102,11 +92,11 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   };
   const Plan plan = find_plan(s.tape, serves, check, s.batch_in_use());
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
-  ska::flat_hash_set<Node*> outside;  // graphs that the region will hang on
+  std::vector<Node*> outside;  // graphs that the region will hang on
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
     const TapeValue& value = s.tape.values()[v];
     const at::Tensor t = value.lock();
-    if (t.defined() && t.grad_fn() && (value.is_capture() || !plan.descends[v])) outside.insert(t.grad_fn().get());
+    if (t.defined() && t.grad_fn() && (value.is_capture() || !plan.descends[v])) outside.push_back(t.grad_fn().get());
   }
   // The graph that is let go may be all that holds what the step must be made from again.
   std::vector<at::Tensor> kept;
@@ -114,7 +104,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     const TapeValue& value = s.tape.values()[v];
     if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
   }
-  release_graph(roots, outside);
+  release_graph(roots, std::move(outside));
   const int64_t in_use = convert(s.tape, plan, first_micro_batch(plan.batch));
   if (oom != nullptr) report_rescue(*oom, in_use, plan.batch);
   edge_list split;
@@ -187,9 +177,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
                         bool accumulate_grad, const edge_list& outputs) {
   Session& s = session();
   if (asks_for_inner_gradient(outputs)) {
-    const std::string reason = "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.";
-    report_refusal(describe_out_of_memory("autograd.grad"), reason, 0);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+    refuse_split_step(describe_out_of_memory("autograd.grad"), "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.", 0);
   }
   const int depth = s.engine_depth - 1;
   for (const auto& region : s.live_regions()) {

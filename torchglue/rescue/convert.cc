@@ -9,11 +9,13 @@
 #include <tuple>
 #include <utility>
 
+#include "torchglue/graph_walk.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -183,19 +185,15 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
     }
     if (t.grad_fn()) stack.push_back(t.grad_fn().get());
   }
-  ska::flat_hash_set<torch::autograd::Node*> seen;
-  while (!stack.empty()) {
-    torch::autograd::Node* node = stack.back();
-    stack.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
-    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) continue;
+  walk_graph(std::move(stack), [](torch::autograd::Node* node) {
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
     const auto& before = node->pre_hooks();
     const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return dynamic_cast<const HoldHook*>(hook.get()) == nullptr; });
     if (hooked || !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->post_hooks().empty()) {
       throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.");
     }
-    for (const auto& edge : node->next_edges()) stack.push_back(edge.function.get());
-  }
+    return true;
+  });
 }
 
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
@@ -413,7 +411,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
             } else {
               view_of_capture = true;
               // The program's own view will do, unless what it is a view of has been made anew.
-              same_storage &= alive.defined() && alive.storage().unsafeGetStorageImpl() == tensor_of(ref).storage().unsafeGetStorageImpl();
+              same_storage &= alive.defined() && storage_of(alive) == storage_of(tensor_of(ref));
             }
           }
         }

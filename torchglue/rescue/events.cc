@@ -1,6 +1,7 @@
 #include "torchglue/rescue/events.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
 
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/session.h"
@@ -37,5 +38,10 @@ OutOfMemory describe_out_of_memory(const std::string& op) {
 void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) { report(oom, KOILA_RESCUED, "", micro_batch, batch); }
 
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, reason, 0, batch); }
+
+void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch) {
+  report_refusal(oom, reason, batch);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+}
 
 }  // namespace koila

@@ -22,4 +22,7 @@ OutOfMemory describe_out_of_memory(const std::string& op);
 void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch);
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch);
 
+// Reports it, and throws the error that a step too large for the memory gives, with koila's reason.
+[[noreturn]] void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch);
+
 }  // namespace koila

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "torchglue/graph_walk.h"
+#include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
 
 namespace koila {
@@ -47,16 +49,12 @@ bool has_hooks(const at::Tensor& leaf) {
   return accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty());
 }
 
-std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> stack) {
+std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
   std::vector<AccumulateGrad*> leaves;
-  ska::flat_hash_set<Node*> seen;
-  while (!stack.empty()) {
-    Node* node = stack.back();
-    stack.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
+  walk_graph(std::move(from), [&](Node* node) {
     if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) leaves.push_back(leaf);
-    for (const Edge& edge : node->next_edges()) stack.push_back(edge.function.get());
-  }
+    return true;
+  });
   return leaves;
 }
 
@@ -64,25 +62,22 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> stack) {
 
 InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
     : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
-  std::vector<std::pair<NodePtr, bool>> stack;  // and whether it lies behind a node that is watched
-  for (const Edge& root : roots) stack.emplace_back(root.function, false);
-  ska::flat_hash_set<Node*> seen;
-  while (!stack.empty()) {
-    auto [node, behind] = std::move(stack.back());
-    stack.pop_back();
-    if (!node || !seen.insert(node.get()).second) continue;
-    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node.get())) {
+  std::vector<Node*> outside;
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) {
       note(leaf->variable);
-      continue;
+    } else if (!tape.may_have_made(*node)) {
+      outside.push_back(node);
+      return false;
     }
-    const bool outside = !tape.may_have_made(*node);
-    if (outside && !behind) {
-      outside_.push_back({node, std::make_shared<bool>(false)});
-      node_hooks_.emplace_back(node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
-    }
-    for (const Edge& edge : node->next_edges()) stack.emplace_back(edge.function, outside || behind);
+    return true;
+  });
+  for (Node* node : outside) {
+    outside_.push_back({RegionNode::owner(node), std::make_shared<bool>(false)});
+    node_hooks_.emplace_back(outside_.back().node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
   }
   if (!accumulate_grad_) return;
+  for (AccumulateGrad* leaf : leaves_of(std::move(outside))) note(leaf->variable);
   for (Leaf& leaf : leaves_) {
     const at::Tensor& gradient = leaf.variable.grad();
     leaf.shares_version = gradient.defined() && gradient.is_view();
@@ -130,9 +125,7 @@ bool InterruptedPass::served(const Leaf& leaf) {
 std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, const edge_list& outputs) const {
   edge_list targets = outputs;
   if (accumulate_grad_ && outputs.empty()) {
-    std::vector<Node*> entries;
-    for (const Edge& root : roots) entries.push_back(root.function.get());
-    for (AccumulateGrad* leaf : leaves_of(std::move(entries))) targets.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
+    for (AccumulateGrad* leaf : leaves_of(nodes_of(roots))) targets.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
   }
   edge_list rest;
   for (const Edge& target : targets) {

@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -51,10 +52,6 @@ void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 const torch::autograd::Node* node_of(const at::Tensor& tensor) {
   const torch::autograd::AutogradMeta* meta = torch::autograd::impl::get_autograd_meta(tensor);
   return meta == nullptr ? nullptr : meta->grad_fn_.get();
-}
-
-const void* storage_address(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
 uint32_t version_of(const at::Tensor& tensor) {
@@ -104,7 +101,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
     value.storage_offset = impl->storage_offset();
   }
   value.version = version_of(tensor);
-  value.storage = storage_address(tensor);
+  value.storage = storage_of(tensor);
   value.requires_grad = tensor.requires_grad();
   value.grad_fn = node_of(tensor);
   index_[impl] = id;
@@ -170,7 +167,7 @@ uint32_t Tape::intern_state() {
 
 // A write through an alias that shows no version (`parameter.data`).
 void Tape::note_write_behind(const at::Tensor& tensor) {
-  const void* storage = storage_address(tensor);
+  const void* storage = storage_of(tensor);
   if (storage == nullptr || find(tensor.unsafeGetTensorImpl()) != kNoTapeValue) return;
   for (TapeValue& value : values_) {
     if (value.storage != storage || value.weak.expired()) continue;
@@ -187,7 +184,7 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
   if (traits.writes && !values_.empty()) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { note_write_behind(t); });
-  if ((traits.writes || traits.silent_effect) && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) note_effect(traits, arguments);
+  if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
   pending_.reset();
   record_ = traits.tensor_result && !traits.foreach;
   if (!record_) return;
@@ -277,14 +274,10 @@ void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> argume
     return;
   }
   uint32_t group = UINT32_MAX;
-  if (tensor.has_storage()) {
-    const c10::StorageImpl* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  if (const c10::StorageImpl* storage = storage_of(tensor)) {
     size_t ref = 0;
     for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
-      if (group == UINT32_MAX && ref < op.refs.size() && t.has_storage() &&
-          t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
-        group = values_[op.refs[ref].value].group;
-      }
+      if (group == UINT32_MAX && ref < op.refs.size() && storage_of(t) == storage) group = values_[op.refs[ref].value].group;
       ++ref;
     });
   }
@@ -411,9 +404,7 @@ void Tape::pin_storage(const c10::StorageImpl* storage) {
   for (const TapeValue& value : values_) {
     if (value.weak.expired()) continue;
     const at::Tensor t = value.lock();
-    if (t.defined() && t.has_storage() && t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() == storage) {
-      groups_[value.group].pinned = true;
-    }
+    if (t.defined() && storage_of(t) == storage) groups_[value.group].pinned = true;
   }
 }
 

@@ -194,9 +194,6 @@ class Tape {
 // The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
 const torch::autograd::Node* node_of(const at::Tensor& tensor);
 
-// Its storage object, for comparison; null when it has none.
-const void* storage_address(const at::Tensor& tensor);
-
 // Version counter of a tensor; 0 for inference tensors, which have none.
 uint32_t version_of(const at::Tensor& tensor);
 

@@ -1,0 +1,19 @@
+// What a tensor's memory is, without asking for access to it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace koila {
+
+// Its storage object; null when it has none.
+inline c10::StorageImpl* storage_of(const at::Tensor& t) {
+  return t.has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Where its storage lies. Bypasses the access check: the tensor may be a deferred one.
+inline const void* memory_of(const at::Tensor& t) {
+  c10::StorageImpl* storage = storage_of(t);
+  return storage != nullptr ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
+}
+
+}  // namespace koila
