@@ -258,6 +258,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const auto arguments = torch::jit::last(*stack, count);
   if (traits.writes) settle_writes(op, arguments);
   if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
+  const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
 
   for (;;) {
     Question q = ask(op, arguments);
@@ -300,6 +301,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     }
     if (!any) return false;
     Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+    if (under_foreign_hooks) verdict = Verdict::kNo;
 
     if (session().runtime->settings->log_level == KOILA_LOG_TRACE) {
       std::string text = "lazy " + op.schema().name() + " verdict " + std::to_string(static_cast<int>(verdict)) + " batch " + std::to_string(region->batch());
@@ -370,7 +372,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       }
     }
 
-    if (traits.composite) {
+    if (traits.composite && !under_foreign_hooks) {
       // Its inner operators come back here one by one, each with a rule of its own.
       op.redispatchBoxed(keys & kBelowInterceptor, stack);
       return true;

@@ -38,11 +38,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     run_plainly(op, keys, stack);
     return;
   }
-  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active()) {
-    const NoSavedTensorHooksGuard no_hooks;
-    if (!dispatch_lazily(op, keys, stack)) run_eagerly(op, keys, stack);
-    return;
-  }
+  std::optional<NoSavedTensorHooksGuard> no_hooks;
+  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) no_hooks.emplace();
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);

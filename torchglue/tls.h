@@ -7,6 +7,8 @@
 #include <c10/core/DispatchKey.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "torchglue/saved_hooks.h"
+
 namespace koila {
 
 // The out-of-tree dispatch key that the interceptor lives on: above autocast and autograd, unused by PyTorch itself.
@@ -18,6 +20,7 @@ struct OpState {
   c10::DispatchKeySet excluded;
   bool grad_mode = true;
   bool inference_mode = false;
+  bool foreign_hooks = false;  // see Note [Saved-tensor hooks]
   c10::ScalarType autocast_cpu = c10::ScalarType::BFloat16;
   c10::ScalarType autocast_cuda = c10::ScalarType::Half;
 
@@ -25,6 +28,7 @@ struct OpState {
     const auto keys = c10::impl::tls_local_dispatch_key_set();
     const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
     OpState state{keys.included_, keys.excluded_, autograd.get_grad_mode(), autograd.get_inference_mode()};
+    state.foreign_hooks = state.grad_mode && foreign_saved_tensor_hooks();
     state.autocast_cpu = at::autocast::get_autocast_dtype(at::kCPU);
     state.autocast_cuda = at::autocast::get_autocast_dtype(at::kCUDA);
     return state;

@@ -654,6 +654,57 @@ class CheckpointsOfBothKinds(SmallNet):
         return F.cross_entropy(model[2](torch.utils.checkpoint.checkpoint(torch.tanh, h, use_reentrant=True)), y)
 
 
+class Quantised(SmallNet):
+    """Activations are kept in eight bits, so that gradients are other ones: hooks of the program's own are part of its meaning."""
+
+    splits = False
+
+    def quantised(self):
+        def pack(t):
+            scale = t.detach().abs().max() / 127 if t.is_floating_point() else None
+            return t if scale is None else ((t.detach() / scale).round().to(torch.int8), scale)
+
+        def unpack(kept):
+            return kept if isinstance(kept, torch.Tensor) else kept[0] * kept[1]
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+@family
+class QuantisedActivations(Quantised):
+    # A difference in rounding may end in another of the 256 steps.
+    tolerance = 2e-2
+
+    def loss(self, model, x, y):
+        with self.quantised():
+            return F.cross_entropy(model(x), y)
+
+
+@family
+class QuantisedInTheMiddle(Quantised):
+    tolerance = 2e-2
+
+    def loss(self, model, x, y):
+        x = model[1](model[0](x))
+        with self.quantised():
+            x = model[2](x)
+            x = model[3](x)
+        return F.cross_entropy(model[4](x), y)
+
+
+@family
+class HalvedOnTheWay(SmallNet):
+    """Unpacks half of what was packed, in one place: exactly."""
+
+    splits = False
+
+    def loss(self, model, x, y):
+        x = model[0](x)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t * 0.5):
+            x = torch.tanh(x)
+        return F.cross_entropy(model[4](model[3](model[2](x))), y)
+
+
 @family
 class GanWithBatchNorm(SmallNet):
     """The discriminator's loss must leave the generator's graph, and hooks on its parameters, alone."""

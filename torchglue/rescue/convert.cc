@@ -48,6 +48,11 @@ bool in_training(const TapeOp& op) {
   return false;
 }
 
+// Run again, it would save nothing through the program's hooks.
+void check_hooks(const Tape& tape, const TapeOp& op) {
+  if (tape.state(op.state).foreign_hooks) throw CannotConvert("the program's own saved-tensor hooks may change what the backward pass of " + op.op.schema().name() + " sees.");
+}
+
 // Full values of tensors that are not split: alive, or made again from what is.
 class RealValues {
  public:
@@ -61,6 +66,7 @@ class RealValues {
       throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
     }
     const TapeOp& op = tape_.ops()[value.producer];
+    check_hooks(tape_, op);
     if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
     if (op_traits(op.op).random) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
@@ -208,6 +214,7 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     if (!needed[i]) continue;
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
+    check_hooks(tape, op);
     if (traits.writes) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
