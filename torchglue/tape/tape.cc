@@ -265,6 +265,7 @@ void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> argume
     }
     group.version = version;
     if (group.on_capture) {  // an effect: what comes next reads a new capture
+      capture_hangs_on_tape_ |= hangs_on_tape(node_of(tensor));
       index_.erase(it);
       op.outputs.push_back(kNoTapeValue);
       return;
@@ -389,6 +390,10 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
   }
   pending_.reset();
   record_ = false;
+  if (capture_hangs_on_tape_) {  // see Note [Tensors that come back changed]: it may never come back, and be what backward starts from
+    cut();
+    return;
+  }
   if (ops_.size() < collect_at_ && values_.size() < 8 * collect_at_) return;
   collect();
   // A loop without gradients whose state descends from itself (a running total, a sampler) has no backward to end it.
@@ -427,6 +432,7 @@ void Tape::cut() {
   differentiable_ = false;
   held_for_origins_ = 0;
   effects_under_hooks_ = false;
+  capture_hangs_on_tape_ = false;
   collect_at_ = kCollectAtLeast;
 }
 

@@ -184,6 +184,7 @@ class Tape {
   size_t collect_at_ = 128;
   int64_t held_for_origins_ = 0;  // bytes
   bool effects_under_hooks_ = false;
+  bool capture_hangs_on_tape_ = false;  // the graph of a differentiable value was written into a capture
   bool saw_functions_ = false;
   bool replay_;
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
