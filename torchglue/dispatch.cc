@@ -252,6 +252,27 @@ bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch:
   }
 }
 
+// Its inner operators come back here one by one, each with a rule of its own. False, and nothing done, when there is one that reads a tensor's
+// memory on its way (a loss that wants to know its lengths).
+bool decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const OpTraits& traits) {
+  if (traits.writes || traits.random) {
+    op.redispatchBoxed(keys & kBelowInterceptor, stack);
+    return true;
+  }
+  const size_t count = op.schema().arguments().size();
+  const std::vector<c10::IValue> arguments(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  const size_t bottom = stack->size() - count;
+  try {
+    op.redispatchBoxed(keys & kBelowInterceptor, stack);
+    return true;
+  } catch (const c10::Error& error) {
+    if (!is_raw_access(error)) throw;
+  }
+  stack->resize(bottom);
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+  return false;
+}
+
 bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = op_traits(op);
   const size_t count = op.schema().arguments().size();
@@ -372,11 +393,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       }
     }
 
-    if (traits.composite && !under_foreign_hooks) {
-      // Its inner operators come back here one by one, each with a rule of its own.
-      op.redispatchBoxed(keys & kBelowInterceptor, stack);
-      return true;
-    }
+    if (traits.composite && !under_foreign_hooks && decompose(op, keys, stack, traits)) return true;
     run_at_full_batch(op, keys, stack, q.split);
     return true;
   }

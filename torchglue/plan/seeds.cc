@@ -227,6 +227,7 @@ std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   }
   for (size_t i = ops.size(); i-- > 0;) {
     for (TapeValueId out : ops[i].outputs) {
+      if (out != kNoTapeValue && is_seed(plan, out)) group.erase(values[out].group);  // it is as it is, whatever was written to it before
       if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
       if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
     }

@@ -1,5 +1,7 @@
 #include "torchglue/region/deferred.h"
 
+#include <string_view>
+
 #include "torchglue/compat/storage.h"
 #include "torchglue/tensor_memory.h"
 
@@ -52,11 +54,17 @@ std::pair<Region*, uint32_t> DeferredRegistry::find_storage(const c10::StorageIm
   return it == storages_.end() ? std::pair<Region*, uint32_t>{nullptr, 0} : it->second;
 }
 
-void refuse_raw_access(c10::StorageImpl& storage) {
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "koila: this tensor's value is deferred: it is computed when an operator, .item(), .numpy(), .tolist(), .cpu() or torch.save() "
-      "reads it, and its memory was accessed directly instead. Call tensor.resolve_conj() before taking its pointer.");
-}
+namespace {
+
+constexpr const char* kAccessError =
+    "koila: this tensor's value is deferred: it is computed when an operator, .item(), .numpy(), .tolist(), .cpu() or torch.save() "
+    "reads it, and its memory was accessed directly instead. Call tensor.resolve_conj() before taking its pointer.";
+
+}  // namespace
+
+void refuse_raw_access(c10::StorageImpl& storage) { storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAccessError); }
+
+bool is_raw_access(const std::exception& error) { return std::string_view(error.what()).find(kAccessError) != std::string_view::npos; }
 
 void allow_raw_access(c10::StorageImpl& storage) { clear_access_error(storage); }
 

@@ -61,6 +61,8 @@ DeferredRegistry& deferred_registry();
 at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator);
 void refuse_raw_access(c10::StorageImpl& storage);
 void allow_raw_access(c10::StorageImpl& storage);
+// Whether it is what such an access got.
+bool is_raw_access(const std::exception& error);
 
 // If the storage is a deferred one, materialises it. For readers that bypass the dispatcher.
 void materialise_storage(const c10::StorageImpl* storage);

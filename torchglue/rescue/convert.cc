@@ -215,6 +215,13 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
+    for (const Seed& seed : plan.seeds) {
+      const TapeValue& whole = tape.values()[seed.value];
+      if (seed.created || whole.is_capture() || whole.producer <= static_cast<int32_t>(i)) continue;
+      for (TapeValueId out : op.outputs) {
+        if (out != kNoTapeValue && tape.values()[out].group == whole.group) throw CannotConvert("a tensor that the step read (" + describe(whole) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+      }
+    }
     if (traits.writes) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
