@@ -450,6 +450,43 @@ class EncoderDecoder(Tokens):
 
 
 @family
+class LabelsShiftedInPlace(EncoderDecoder):
+    """The decoder's input is made of the labels, in place, and the last write is one that no seed may go without."""
+
+    def data(self, rows):
+        source, _, target = super().data(rows)
+        return source, target.masked_fill(target < 3, -100)
+
+    def loss(self, model, source, labels):
+        shifted = labels.new_zeros(labels.shape)
+        shifted[:, 1:] = labels[:, :-1].clone()
+        shifted[:, 0] = 1
+        shifted.masked_fill_(shifted == -100, 0)
+        return F.cross_entropy(model(source, shifted).view(-1, 40), labels.view(-1))
+
+
+@family
+class ConnectionistTemporal(Task):
+    """CTC, with lengths that the model computes."""
+
+    def model(self):
+        return nn.Sequential(nn.Conv1d(3, 16, 3, padding=1), nn.GELU(), nn.Conv1d(16, 8, 3, stride=2))
+
+    def data(self, rows):
+        lengths = torch.randint(12, 21, (rows,))
+        mask = torch.arange(20) < lengths[:, None]
+        labels = torch.randint(1, 8, (rows, 3))
+        return torch.randn(rows, 3, 20), mask, labels.masked_fill(torch.rand(rows, 3) < 0.2, -100)
+
+    def loss(self, model, x, mask, labels):
+        scores = model(x * mask[:, None].to(x.dtype)).transpose(1, 2)
+        steps = (mask.sum(-1) - 3) // 2 + 1
+        present = labels >= 0
+        log_probs = F.log_softmax(scores, -1, dtype=torch.float32).transpose(0, 1)
+        return F.ctc_loss(log_probs, labels.masked_select(present), steps, present.sum(-1), zero_infinity=True)
+
+
+@family
 class MultiheadAttention(Task):
     budget_rows = 128
 
