@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 1 };
+enum { KOILA_ABI_VERSION = 2 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 
@@ -29,8 +29,9 @@ enum koila_log_level {
   KOILA_LOG_OFF = 6,
 };
 
-// A device by number: CUDA ordinals from 0, the CPU is KOILA_CPU.
-enum { KOILA_CPU = -1 };
+// A place by number: CUDA ordinals from 0, as the process sees them; the CPU, for tensors, is KOILA_CPU. What CUDA gives outside a device has
+// a number of its own: page-locked host memory, and managed memory, which moves between host and devices.
+enum { KOILA_CPU = -1, KOILA_PINNED = -2, KOILA_MANAGED = -3, KOILA_CUDA_DEVICES = 16 };
 
 // What torchglue needs to know of the configuration. Immutable after load; strings live as long as the process.
 typedef struct koila_settings {
@@ -83,6 +84,14 @@ typedef struct koila_runtime {
   int64_t (*live_bytes)(int device);
   int64_t (*peak_bytes)(int device);
   int64_t (*budget_bytes)(int device);  // 0: none
+
+  // Allocations on a device that failed so far, over the budget or by CUDA's word. A caching allocator empties its cache and asks again: a rise
+  // means pressure, and not yet an out-of-memory.
+  int64_t (*failed_allocations)(int device);
+  // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
+  void (*on_tensors)(int device, int64_t change);
+  // Becomes 1, from 0, with the first memory that anybody got on a CUDA device. To be read atomically.
+  const int* cuda_in_use;
 
   void (*on_oom)(const koila_oom_event*);
   void (*on_region)(const koila_region_event*);

@@ -1,6 +1,7 @@
 // The two C interfaces over the runtime: the table that the adapter gets (abi.h) and the public functions (koila/koila.h).
 #include "runtime/cabi.h"
 
+#include <mutex>
 #include <string>
 
 #include "koila/koila.h"
@@ -32,6 +33,9 @@ std::int64_t live_bytes(int device) { return is_device(device) ? Runtime::get()-
 std::int64_t peak_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).peak() : 0; }
 std::int64_t budget_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).budget() : 0; }
 
+std::int64_t failed_allocations(int device) { return Runtime::get()->pressure(device); }
+void on_tensors(int device, std::int64_t change) { Runtime::get()->on_tensors(device, change); }
+
 void on_oom(const koila_oom_event* event) {
   quietly([&] {
     Runtime::get()->on_oom({event->device, event->phase, text_of(event->op), event->requested_bytes, event->live_bytes,
@@ -55,19 +59,28 @@ void on_note(const char* note) {
   quietly([&] { Runtime::get()->events().add_note(text_of(note)); });
 }
 
-koila_runtime table = {KOILA_ABI_VERSION, nullptr,      log_message, reserve,   release, live_bytes,    peak_bytes,
-                       budget_bytes,      on_oom,       on_region,   on_step,   on_full_batch, on_note};
+int cuda_in_use = 0;
+
+koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
+                       budget_bytes,      failed_allocations, on_tensors,  &cuda_in_use, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 
 bool start_runtime() {
-  bool started = false;
-  quietly([&] { started = Runtime::start(); });
-  if (started) table.settings = &Runtime::get()->settings();
-  return started;
+  static std::once_flag once;
+  quietly([&] {
+    std::call_once(once, [] {
+      if (Runtime::start()) table.settings = &Runtime::get()->settings();
+    });
+  });
+  return Runtime::get() != nullptr;
 }
 
 const koila_runtime* runtime_table() { return &table; }
+
+void note_cuda_in_use() {
+  if (__atomic_load_n(&cuda_in_use, __ATOMIC_RELAXED) == 0) __atomic_store_n(&cuda_in_use, 1, __ATOMIC_RELEASE);
+}
 
 void runtime_attached(const char* torch_version) {
   quietly([&] { Runtime::get()->attached(text_of(torch_version)); });
@@ -95,9 +108,11 @@ KOILA_API void koila_reset_peak(int device) {
 }
 
 KOILA_API int koila_set_budget(int device, std::int64_t bytes) {
+  // A program may set a device's before it uses CUDA for the first time.
+  if (device >= 0) koila::start_runtime();
   Runtime* runtime = Runtime::get();
   if (runtime == nullptr || !runtime->accounts_for(device) || bytes < 0) return 1;
-  runtime->ledger().of(device).set_budget(bytes);
+  runtime->set_budget(device, bytes);
   return 0;
 }
 

@@ -6,12 +6,15 @@
 
 namespace koila {
 
-// Reads the configuration and opens the log. False when koila has nothing to do in this process (KOILA_MODE=off, or a bad value under
+// Reads the configuration and opens the log, at the first call. False when koila has nothing to do in this process (KOILA_MODE=off, or a bad value under
 // KOILA_STRICT); the table must not be used then.
 bool start_runtime();
 
 // The functions that the adapter calls. Valid once started, for the life of the process.
 const koila_runtime* runtime_table();
+
+// To be called when something has been allocated on a CUDA device.
+void note_cuda_in_use();
 
 // To be called when the adapter has attached: from here on there is a report to write at exit.
 void runtime_attached(const char* torch_version);

@@ -68,6 +68,37 @@ bool read_cpu_memory(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
+// "8GiB", "90%", "0:8GiB,1:4GiB".
+bool read_device_memory(const std::string& value, Config& config, std::string&) {
+  std::vector<DeviceBudget> budgets;
+  for (std::size_t begin = 0; begin <= value.size();) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    std::string text = trimmed(value.substr(begin, end - begin));
+    DeviceBudget entry;
+    if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
+      int device = -1;
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + colon, device);
+      if (error != std::errc() || stop != text.data() + colon || device < 0 || device >= kCudaDevices) return false;
+      entry.device = device;
+      text = trimmed(text.substr(colon + 1));
+    }
+    if (const auto share = parse_percent(text)) {
+      entry.budget = {MemoryBudget::Kind::kShare, 0, *share};
+    } else if (const auto bytes = parse_bytes(text)) {
+      entry.budget = {MemoryBudget::Kind::kBytes, *bytes, 0};
+    } else {
+      return false;
+    }
+    for (const DeviceBudget& other : budgets) {
+      if (other.device == entry.device) return false;
+    }
+    budgets.push_back(entry);
+    begin = end + 1;
+  }
+  config.device_memory = std::move(budgets);
+  return true;
+}
+
 bool read_report(const std::string& value, Config& config, std::string& used) {
   std::vector<ReportTarget> targets;
   bool all_good = true;
@@ -111,20 +142,23 @@ bool read_spill_dir(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
+bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
 constexpr Variable kVariables[] = {
     {"KOILA_MODE", "off, track, rescue or lazy", "rescue", read_mode},
     {"KOILA_MICROBATCH", "a number of rows from 1", "no fixed micro-batch", read_microbatch},
     {"KOILA_CPU_MEMORY", "a size with its unit such as 512MiB, a share such as 50%, or auto", "no budget", read_cpu_memory},
+    {"KOILA_DEVICE_MEMORY", "a size such as 8GiB, a share such as 90%, or one of these for each device such as 0:8GiB,1:4GiB", "no budget",
+     read_device_memory},
     {"KOILA_REPORT", "off, or stderr and paths that end in .txt or .json, with commas (.html, .csv, .pickle: not yet written)", "stderr",
      read_report},
     {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
     {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
+    {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
-    {"KOILA_DEVICE_MEMORY", "", "", nullptr},
     {"KOILA_CACHE", "", "", nullptr},
     {"KOILA_CUPTI", "", "", nullptr},
     {"KOILA_RULES", "", "", nullptr},

@@ -21,6 +21,12 @@ struct MemoryBudget {
   double share = 0;        // kShare: of the machine's memory or the container's limit, the smaller; 0 to 1
 };
 
+// A budget of one CUDA device, or of each that has none of its own.
+struct DeviceBudget {
+  std::optional<int> device;
+  MemoryBudget budget;  // kBytes, or kShare of the device's memory
+};
+
 struct ReportTarget {
   enum class Kind { kStderr, kText, kJson };
   Kind kind = Kind::kStderr;
@@ -31,11 +37,13 @@ struct Config {
   int mode = KOILA_MODE_RESCUE;
   std::int64_t microbatch = 0;  // rows; 0: not forced
   MemoryBudget cpu_memory;
+  std::vector<DeviceBudget> device_memory;
   std::vector<ReportTarget> reports = {ReportTarget{}};
   int log_level = KOILA_LOG_WARN;
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
   std::optional<InjectSpec> inject;
+  bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;
 };
 

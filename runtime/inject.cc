@@ -83,7 +83,7 @@ std::optional<InjectSpec> parse_inject(std::string_view text) {
 void Injector::set(const std::optional<InjectSpec>& spec, const Ledger& ledger) {
   if (!spec) return armed_.store(nullptr, std::memory_order_release);
   auto* armed = new Armed{*spec, {}};
-  for (int device = KOILA_CPU; device < kCudaDevices; ++device) armed->before[device - KOILA_CPU] = ledger.of(device).requests();
+  for (int device = kFirstPlace; device < kCudaDevices; ++device) armed->before[device - kFirstPlace] = ledger.of(device).requests();
   armed_.store(armed, std::memory_order_release);
 }
 

@@ -39,13 +39,13 @@ class Injector {
   // `request` as Account::count_request numbered it.
   bool fails(int device, std::int64_t request) const {
     const Armed* armed = armed_.load(std::memory_order_acquire);
-    return armed != nullptr && armed->spec.fails(device, request - armed->before[device - KOILA_CPU]);
+    return armed != nullptr && armed->spec.fails(device, request - armed->before[device - kFirstPlace]);
   }
 
  private:
   struct Armed {
     InjectSpec spec;
-    std::int64_t before[kCudaDevices - KOILA_CPU];  // requests made before the spec came into force
+    std::int64_t before[kPlaces];  // requests made before the spec came into force
   };
   // Replaced ones are leaked: another thread may be reading, and only tests ever replace one.
   std::atomic<const Armed*> armed_{nullptr};

@@ -1,7 +1,7 @@
 // The account of live bytes per device.
 //
-// Every figure is exact at any time, whatever threads do: what does not fit is never counted, not even for a moment. Lock-free; a
-// reserve or release costs a few atomic operations on one cache line per device.
+// Every figure is exact at any time, whatever threads do: what does not fit is never counted, not even for a moment. Reading, reserve and
+// release are lock-free; the latter two cost a few atomic operations on one cache line per device.
 #ifndef KOILA_RUNTIME_LEDGER_H_
 #define KOILA_RUNTIME_LEDGER_H_
 
@@ -13,10 +13,13 @@
 
 namespace koila {
 
-constexpr int kCudaDevices = 16;
+constexpr int kCudaDevices = KOILA_CUDA_DEVICES;
 
-// From KOILA_CPU to the last CUDA ordinal.
-constexpr bool is_device(int device) { return device >= KOILA_CPU && device < kCudaDevices; }
+constexpr int kFirstPlace = KOILA_MANAGED;
+constexpr int kPlaces = kCudaDevices - kFirstPlace;
+
+// From kFirstPlace to the last CUDA ordinal.
+constexpr bool is_device(int device) { return device >= kFirstPlace && device < kCudaDevices; }
 
 class alignas(64) Account {
  public:
@@ -26,6 +29,16 @@ class alignas(64) Account {
   // Counts `bytes` live if live bytes stay within the budget.
   bool try_reserve(std::int64_t bytes);
   void release(std::int64_t bytes);
+
+  // Where memory is somebody else's to give, it comes in two moves, so that what does not come never shows: hold() takes bytes off the
+  // budget, then settle() counts live what came (which may be more), or cancel() says that nothing did. give_back() is their release().
+  // They and start_request() are for one thread at a time, under a lock of the caller's (DeviceMemory has one per place), and not for an account
+  // that anybody try_reserve()s of: so each figure is a plain addition, where it would be an atomic one several times a call.
+  std::int64_t start_request() { return add(requests_, 1); }
+  bool hold(std::int64_t bytes);
+  void settle(std::int64_t held, std::int64_t came);
+  void cancel(std::int64_t held) { add(held_, -held); }
+  void give_back(std::int64_t bytes);
 
   // 0: none. Bytes already live stay live, even beyond the budget.
   void set_budget(std::int64_t bytes) { budget_.store(bytes, std::memory_order_relaxed); }
@@ -44,11 +57,22 @@ class alignas(64) Account {
   // In the child of a fork: the parent's bytes are still there to be freed, but shared, so that they do not count against the
   // child's budget. Every other figure starts anew.
   void start_anew_after_fork();
+  void forget_all() {
+    live_.store(0, std::memory_order_relaxed);
+    held_.store(0, std::memory_order_relaxed);
+  }
 
  private:
   void raise_peak(std::int64_t live);
 
+  static std::int64_t add(std::atomic<std::int64_t>& figure, std::int64_t n) {
+    const std::int64_t sum = figure.load(std::memory_order_relaxed) + n;
+    figure.store(sum, std::memory_order_relaxed);
+    return sum;
+  }
+
   std::atomic<std::int64_t> live_{0};
+  std::atomic<std::int64_t> held_{0};  // live, and on its way
   std::atomic<std::int64_t> peak_{0};
   std::atomic<std::int64_t> budget_{0};
   std::atomic<std::int64_t> requests_{0};
@@ -61,15 +85,19 @@ class alignas(64) Account {
 class Ledger {
  public:
   // `device` must be one of is_device.
-  Account& of(int device) { return accounts_[device - KOILA_CPU]; }
-  const Account& of(int device) const { return accounts_[device - KOILA_CPU]; }
+  Account& of(int device) { return accounts_[device - kFirstPlace]; }
+  const Account& of(int device) const { return accounts_[device - kFirstPlace]; }
 
+  // CUDA does not work in the child of a fork: what the parent has of it is none of the child's.
   void start_anew_after_fork() {
-    for (Account& account : accounts_) account.start_anew_after_fork();
+    for (int device = kFirstPlace; device < kCudaDevices; ++device) {
+      if (device != KOILA_CPU) of(device).forget_all();
+      of(device).start_anew_after_fork();
+    }
   }
 
  private:
-  Account accounts_[kCudaDevices - KOILA_CPU];
+  Account accounts_[kPlaces];
 };
 
 }  // namespace koila

@@ -11,10 +11,20 @@ namespace koila {
 
 bool ReportData::is_worth_a_line() const {
   const bool has_budget = std::any_of(devices.begin(), devices.end(), [](const DeviceFigures& d) { return d.budget_bytes > 0; });
-  return has_budget || events.steps > 0 || !events.oom_events.empty();
+  const bool used_cuda = std::any_of(devices.begin(), devices.end(), [](const DeviceFigures& d) {
+    return d.device >= 0 && (d.allocations > 0 || d.failed_allocations > 0);
+  });
+  return has_budget || used_cuda || events.steps > 0 || !events.oom_events.empty();
 }
 
-std::string device_name(int device) { return device == KOILA_CPU ? "cpu" : "cuda:" + std::to_string(device); }
+std::string device_name(int device) {
+  switch (device) {
+    case KOILA_CPU: return "cpu";
+    case KOILA_PINNED: return "pinned";
+    case KOILA_MANAGED: return "managed";
+  }
+  return "cuda:" + std::to_string(device);
+}
 
 const char* phase_name(int phase) {
   switch (phase) {

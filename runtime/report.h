@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/config.h"
+#include "runtime/device_memory.h"
 #include "runtime/events.h"
 
 namespace koila {
@@ -20,6 +21,13 @@ struct DeviceFigures {
   std::int64_t budget_bytes = 0;
   std::int64_t allocations = 0;
   std::int64_t frees = 0;
+  // What follows is of memory that CUDA gives.
+  std::int64_t failed_allocations = 0;  // over the budget, or refused by CUDA; a caching allocator asks again
+  std::int64_t tensor_bytes = 0;        // alive inside the blocks of PyTorch's caching allocator, as asked for
+  std::int64_t tensor_peak_bytes = 0;
+  std::int64_t used_bytes = 0;          // on the device, by everybody, when CUDA was last asked; 0: never
+  std::int64_t untracked_bytes = 0;     // of these, what koila had not seen given: CUDA's own, of static runtimes, of other processes
+  std::vector<std::int64_t> sizes;      // allocations by size class, see DeviceMemory
 };
 
 struct ReportData {
@@ -30,6 +38,7 @@ struct ReportData {
   std::string command;  // of the process, as far as it is known
   std::string torch_version;
   std::vector<DeviceFigures> devices;  // those with allocations, or a budget
+  std::vector<SourceFigures> sources;  // who asked for memory that CUDA gives
   EventList events;
 
   // Whether there is more to tell than that the process ran: a step, an out-of-memory, or a budget.

@@ -27,6 +27,32 @@ Json to_json(const koila_region_event& region) {
           {"operators", region.operators},        {"seconds", region.seconds}};
 }
 
+Json to_json(const DeviceFigures& device) {
+  Json json = {{"peak_bytes", device.peak_bytes},
+               {"live_bytes", device.live_bytes},
+               {"budget_bytes", device.budget_bytes},
+               {"allocations", device.allocations},
+               {"frees", device.frees}};
+  if (device.device == KOILA_CPU) return json;
+  json["failed_allocations"] = device.failed_allocations;
+  if (device.device >= 0) {
+    json["tensor_bytes"] = device.tensor_bytes;
+    json["tensor_peak_bytes"] = device.tensor_peak_bytes;
+    json["used_bytes"] = device.used_bytes;
+    json["untracked_bytes"] = device.untracked_bytes;
+  }
+  json["sizes"] = Json::array();
+  for (std::size_t i = 0; i < device.sizes.size(); ++i)
+    if (device.sizes[i] > 0) json["sizes"].push_back({{"from_bytes", std::int64_t{1} << i}, {"count", device.sizes[i]}});
+  return json;
+}
+
+Json to_json(const SourceFigures& source) {
+  return {{"device", device_name(source.place)},  {"kind", memory_kind_name(source.kind)}, {"library", source.library},
+          {"live_bytes", source.live_bytes},      {"peak_bytes", source.peak_bytes},       {"allocations", source.allocations},
+          {"frees", source.frees}};
+}
+
 }  // namespace
 
 std::string report_json(const ReportData& data) {
@@ -43,12 +69,9 @@ std::string report_json(const ReportData& data) {
                {"rescues", events.rescues}};
 
   json["devices"] = Json::object();
-  for (const DeviceFigures& device : data.devices)
-    json["devices"][device_name(device.device)] = {{"peak_bytes", device.peak_bytes},
-                                                   {"live_bytes", device.live_bytes},
-                                                   {"budget_bytes", device.budget_bytes},
-                                                   {"allocations", device.allocations},
-                                                   {"frees", device.frees}};
+  for (const DeviceFigures& device : data.devices) json["devices"][device_name(device.device)] = to_json(device);
+  json["sources"] = Json::array();
+  for (const SourceFigures& source : data.sources) json["sources"].push_back(to_json(source));
 
   json["oom_events"] = Json::array();
   json["refusals"] = Json::array();

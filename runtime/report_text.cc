@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kShownEvents = 5;
 constexpr std::size_t kShownOps = 4;
+constexpr std::size_t kShownSources = 5;
 constexpr std::size_t kShownNotes = 3;
 
 std::string plural(std::int64_t n, const char* what) {
@@ -24,7 +25,54 @@ std::string device_line(const DeviceFigures& device) {
   if (device.budget_bytes > 0) line += " of a budget of " + format_bytes(device.budget_bytes);
   line += ", " + format_bytes(device.live_bytes) + " live at exit, " + plural(device.allocations, "allocation") + ", " +
           plural(device.frees, "free");
+  if (device.failed_allocations > 0) line += ", " + std::to_string(device.failed_allocations) + " failed";
   return line;
+}
+
+// Of the kinds, device memory needs no name, and a place of its own says what it is.
+std::string source_name(const SourceFigures& source) {
+  switch (source.kind) {
+    case MemoryKind::kPool: return "pool of " + source.library;
+    case MemoryKind::kArray: return "arrays of " + source.library;
+    case MemoryKind::kVirtual: return "segments of " + source.library;
+    case MemoryKind::kDevice:
+    case MemoryKind::kManaged:
+    case MemoryKind::kPinned: break;
+  }
+  return source.library;
+}
+
+// Those who held most first, at their peaks: at exit most has been given back. "" when nobody held any.
+std::string sources_line(const ReportData& data, int device) {
+  std::vector<SourceFigures> sources;
+  for (const SourceFigures& source : data.sources)
+    if (source.place == device) sources.push_back(source);
+  if (sources.empty()) return "";
+  std::stable_sort(sources.begin(), sources.end(), [](const auto& a, const auto& b) { return a.peak_bytes > b.peak_bytes; });
+  std::string line = device_name(device) + " by source: ";
+  for (std::size_t i = 0; i < std::min(sources.size(), kShownSources); ++i) {
+    if (i > 0) line += ", ";
+    line += source_name(sources[i]) + " " + format_bytes(sources[i].live_bytes);
+    if (sources[i].peak_bytes != sources[i].live_bytes) line += " (peak " + format_bytes(sources[i].peak_bytes) + ")";
+  }
+  if (sources.size() > kShownSources) line += " and " + std::to_string(sources.size() - kShownSources) + " more";
+  return line;
+}
+
+std::string tensors_line(const DeviceFigures& device) {
+  return device_name(device.device) + " tensors inside the caching allocator: peak " + format_bytes(device.tensor_peak_bytes) + ", " +
+         format_bytes(device.tensor_bytes) + " live at exit";
+}
+
+std::string untracked_line(const DeviceFigures& device) {
+  return device_name(device.device) + " untracked: " + format_bytes(device.untracked_bytes) + " of the " + format_bytes(device.used_bytes) +
+         " that were in use when it was last asked (CUDA's own, statically linked runtimes, other processes)";
+}
+
+// The CPU, the devices, then what CUDA gives outside them.
+std::vector<DeviceFigures> in_order(std::vector<DeviceFigures> devices) {
+  std::stable_partition(devices.begin(), devices.end(), [](const DeviceFigures& d) { return d.device >= KOILA_CPU; });
+  return devices;
 }
 
 std::string region_line(const EventList& events) {
@@ -79,13 +127,20 @@ std::string describe(const OomEvent& event) {
 
 std::string report_text(const ReportData& data) {
   const EventList& events = data.events;
-  std::string text = "koila: " + plural(events.steps, "step") + ", " + plural(events.rescues, "rescue") + ", " +
-                     plural(events.refusals, "refusal") + "; mode " + mode_name(data.mode);
+  std::string text = "koila: ";
+  if (data.torch_version.empty() && events.steps == 0) text += "a program without PyTorch";
+  else text += plural(events.steps, "step") + ", " + plural(events.rescues, "rescue") + ", " + plural(events.refusals, "refusal");
+  text += std::string("; mode ") + mode_name(data.mode);
   if (data.microbatch > 0) text += ", micro-batches of " + std::to_string(data.microbatch) + " rows asked for";
   text += ", pid " + std::to_string(data.pid) + "\n";
   const auto add = [&](const std::string& line) { text += "koila:   " + line + "\n"; };
 
-  for (const DeviceFigures& device : data.devices) add(device_line(device));
+  for (const DeviceFigures& device : in_order(data.devices)) {
+    add(device_line(device));
+    if (const std::string line = sources_line(data, device.device); !line.empty()) add(line);
+    if (device.tensor_peak_bytes > 0) add(tensors_line(device));
+    if (device.untracked_bytes > 0) add(untracked_line(device));
+  }
   for (std::size_t i = 0; i < std::min(events.oom_events.size(), kShownEvents); ++i) {
     const OomEvent& event = events.oom_events[i];
     add(describe(event) + (event.count > 1 ? " (" + std::to_string(event.count) + " times)" : ""));
@@ -101,8 +156,9 @@ std::string report_text(const ReportData& data) {
 
 std::string next_thing_to_try(const ReportData& data) {
   const EventList& events = data.events;
-  const auto with_budget =
-      std::find_if(data.devices.begin(), data.devices.end(), [](const DeviceFigures& d) { return d.budget_bytes > 0; });
+  const auto with_budget = [&](auto holds) {
+    return std::any_of(data.devices.begin(), data.devices.end(), [&](const DeviceFigures& d) { return d.budget_bytes > 0 && holds(d); });
+  };
 
   if (data.mode == KOILA_MODE_TRACK && events.refusals > 0) return "KOILA_MODE=rescue, which recovers from out-of-memory errors";
   if (events.refusals > 0 && !events.full_batch.empty())
@@ -113,7 +169,8 @@ std::string next_thing_to_try(const ReportData& data) {
   if (data.mode == KOILA_MODE_RESCUE && data.microbatch == 0 && events.rescues > 0 && events.steps >= 10 &&
       events.rescues * 2 > events.steps)
     return "KOILA_MICROBATCH=" + std::to_string(events.last_region.micro_batch) + ", since most steps had to be rescued anew";
-  if (with_budget != data.devices.end() && events.rescues == 0 && events.region_totals.count == 0 && with_budget->peak_bytes > 0)
+  if (events.rescues == 0 && events.region_totals.count == 0 && with_budget([](const DeviceFigures& d) { return d.peak_bytes > 0; }) &&
+      !with_budget([](const DeviceFigures& d) { return d.failed_allocations > 0; }))
     return "nothing to do: the budget was never reached";
   return "";
 }

@@ -104,14 +104,54 @@ bool Runtime::start() {
 void Runtime::attached(const std::string& torch_version) {
   torch_version_ = torch_version;
   attached_ = true;
-  std::atexit([] { get()->write_reports(); });
-  pthread_atfork(nullptr, nullptr, [] { get()->start_anew_after_fork(); });
+  keep_books();
+}
+
+void Runtime::keep_books() {
+  std::call_once(books_, [] {
+    std::atexit([] { get()->write_reports(); });
+    pthread_atfork(nullptr, nullptr, [] { get()->start_anew_after_fork(); });
+  });
+}
+
+void Runtime::set_budget(int device, std::int64_t bytes) {
+  const std::lock_guard lock(budgets_);
+  ledger_.of(device).set_budget(bytes);
+  if (device >= 0) met_[device].store(true, std::memory_order_release);
+}
+
+void Runtime::set_configured_budget(int device, std::int64_t total) {
+  const MemoryBudget* found = nullptr;
+  for (const DeviceBudget& entry : config_.device_memory) {
+    if (entry.device == device || (!entry.device && found == nullptr)) found = &entry.budget;
+  }
+  std::int64_t bytes = 0;
+  {
+    const std::lock_guard lock(budgets_);
+    if (met_[device].load(std::memory_order_relaxed)) return;  // another thread was here, or the program has set one
+    if (found != nullptr) {
+      bytes = found->kind == MemoryBudget::Kind::kShare ? static_cast<std::int64_t>(found->share * static_cast<double>(total)) : found->bytes;
+      ledger_.of(device).set_budget(bytes);
+    }
+    met_[device].store(true, std::memory_order_release);
+  }
+  if (found == nullptr) return;
+  if (bytes > 0) log::write(KOILA_LOG_INFO, "budget for " + device_name(device) + ": " + format_bytes(bytes));
+  else log::write(KOILA_LOG_WARN, "KOILA_DEVICE_MEMORY: the memory of " + device_name(device) + " cannot be read; using no budget");
+}
+
+void Runtime::on_tensors(int device, std::int64_t change) {
+  if (device < 0 || !is_device(device)) return;
+  if (change >= 0) tensors_[device].try_reserve(change);
+  else tensors_[device].release(-change);
 }
 
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
+  budgets_.unlock();
   log::open(config_.log_level, config_.log_file);
+  device_memory_ = new DeviceMemory(ledger_, device_memory_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
@@ -131,11 +171,27 @@ ReportData Runtime::report_data() const {
   data.host = expand_path("%h");
   data.command = read_arguments();
   data.torch_version = torch_version_;
-  for (int device = KOILA_CPU; device < kCudaDevices; ++device) {
+  for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     const Account& account = ledger_.of(device);
     if (account.requests() == 0 && account.budget() == 0) continue;
-    data.devices.push_back({device, account.live(), account.run_peak(), account.budget(), account.allocations(), account.frees()});
+    DeviceFigures figures;
+    figures.device = device;
+    figures.live_bytes = account.live();
+    figures.peak_bytes = account.run_peak();
+    figures.budget_bytes = account.budget();
+    figures.allocations = account.allocations();
+    figures.frees = account.frees();
+    figures.failed_allocations = pressure(device);
+    if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
+    if (device >= 0) {
+      figures.tensor_bytes = tensors_[device].live();
+      figures.tensor_peak_bytes = tensors_[device].run_peak();
+      figures.used_bytes = used_[device - kFirstPlace].load(std::memory_order_relaxed);
+      figures.untracked_bytes = untracked_[device - kFirstPlace].load(std::memory_order_relaxed);
+    }
+    data.devices.push_back(std::move(figures));
   }
+  data.sources = device_memory_->sources();
   data.events = events_->snapshot();
   return data;
 }

@@ -6,13 +6,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "runtime/config.h"
+#include "runtime/device_memory.h"
 #include "runtime/events.h"
 #include "runtime/inject.h"
 #include "runtime/ledger.h"
 #include "runtime/report.h"
+#include "runtime/spin_lock.h"
 
 namespace koila {
 
@@ -24,10 +27,24 @@ class Runtime {
   // Null before start() and in a process that koila stays out of.
   static Runtime* get() { return runtime_.load(std::memory_order_acquire); }
 
-  // The adapter is in place: from here on there is a report to write, at exit, and state to renew in the child of a fork.
+  // The adapter is in place.
   void attached(const std::string& torch_version);
 
+  // There is something to account for: from here on there is a report to write, at exit, and state to renew in the child of a fork.
+  void keep_books();
+
+  // A CUDA device that is in use for the first time, with so many bytes of memory: its budget comes into force. `total` is asked once.
+  template <typename F>
+  void meet_device(int device, F&& total) {
+    if (!is_device(device) || device < 0 || met_[device].load(std::memory_order_acquire)) return;
+    set_configured_budget(device, total());
+  }
+
+  // The program's own word, which stands against the configuration's whether the device has been met or not. 0: no budget.
+  void set_budget(int device, std::int64_t bytes);
+
   const koila_settings& settings() const { return settings_; }
+  bool wants_cupti() const { return config_.cupti; }
   Ledger& ledger() { return ledger_; }
   Injector& injector() { return injector_; }
 
@@ -39,12 +56,36 @@ class Runtime {
     return account.try_reserve(bytes) ? 0 : 1;
   }
 
+  // The same for memory that CUDA gives, see Account::hold.
+  int hold(int device, std::int64_t bytes) {
+    return device_memory_->hold(device, bytes, [&](std::int64_t request) { return injector_.fails(device, request); });
+  }
+
   void release(int device, std::int64_t bytes) {
     if (is_device(device)) ledger_.of(device).release(bytes);
   }
 
-  // Whether reserve() is what decides over memory on `device`: the CPU's, once attached.
-  bool accounts_for(int device) const { return attached_ && device == KOILA_CPU; }
+  // Whether reserve() is what decides over memory on `device`: the CPU's, once attached; a CUDA device's always.
+  bool accounts_for(int device) const { return device >= 0 ? is_device(device) : attached_ && device == KOILA_CPU; }
+
+  DeviceMemory& device_memory() { return *device_memory_; }
+
+  // An allocation on a device failed, over the budget or by CUDA's word: PyTorch will empty its cache and ask again.
+  void on_pressure(int device) {
+    if (is_device(device)) pressure_[device - kFirstPlace].fetch_add(1, std::memory_order_relaxed);
+  }
+  std::int64_t pressure(int device) const { return is_device(device) ? pressure_[device - kFirstPlace].load(std::memory_order_relaxed) : 0; }
+
+  // What the device said it has in use when it was last asked, by anybody on it. 0: never.
+  void on_used(int device, std::int64_t bytes) {
+    if (!is_device(device)) return;
+    used_[device - kFirstPlace].store(bytes, std::memory_order_relaxed);
+    const std::int64_t untracked = bytes - ledger_.of(device).live();  // now, for both go on to change
+    untracked_[device - kFirstPlace].store(untracked > 0 ? untracked : 0, std::memory_order_relaxed);
+  }
+
+  // Tensors in the memory that a caching allocator holds on a device: a change in bytes.
+  void on_tensors(int device, std::int64_t change);
 
   void on_oom(const OomEvent& event);
   Events& events() { return *events_; }
@@ -55,6 +96,7 @@ class Runtime {
   explicit Runtime(Config config);
 
   void write_reports() const;
+  void set_configured_budget(int device, std::int64_t total);
   void start_anew_after_fork();
 
   static std::atomic<Runtime*> runtime_;
@@ -65,8 +107,16 @@ class Runtime {
   std::string torch_version_;
   Ledger ledger_;
   Injector injector_;
+  DeviceMemory* device_memory_ = new DeviceMemory(ledger_);  // replaced in the child of a fork, like events_
+  Account tensors_[kCudaDevices];
+  std::atomic<bool> met_[kCudaDevices] = {};  // set under the lock, with the budget in force
+  SpinLock budgets_;
+  std::atomic<std::int64_t> pressure_[kPlaces] = {};
+  std::atomic<std::int64_t> used_[kPlaces] = {};
+  std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
   bool attached_ = false;
+  std::once_flag books_;
   bool forked_ = false;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "shim/attach.h"
@@ -111,6 +112,53 @@ void* find_real(const char* symbol, const char* library) {
   for (const std::string& path : paths)
     if (void* found = find_in(path, symbol)) return found;
   return nullptr;
+}
+
+bool is_program(const void* base) {
+  struct Look {
+    const void* base;
+    bool first = true, found = false;
+  } look{base};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& l = *static_cast<Look*>(data);
+        if (std::exchange(l.first, false)) {  // the program comes first
+          for (int i = 0; i < info->dlpi_phnum; ++i) {
+            const auto& header = info->dlpi_phdr[i];
+            const auto begin = info->dlpi_addr + header.p_vaddr;
+            const auto at = reinterpret_cast<std::uintptr_t>(l.base);
+            if (header.p_type == PT_LOAD && at >= begin && at < begin + header.p_memsz) l.found = true;
+          }
+        }
+        return 1;
+      },
+      &look);
+  return look.found;
+}
+
+void* find_real_for(const char* symbol, const char* prefix, const void* caller) {
+  Dl_info info;
+  // A handle searches the object and what it depends on, and never the preload.
+  if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr && !is_program(info.dli_fbase))
+    if (void* found = find_in(info.dli_fname, symbol)) return found;
+  if (void* found = dlsym(RTLD_NEXT, symbol); found != nullptr && !is_ours(found)) return found;
+  for (const std::string& path : loaded_paths()) {
+    const std::size_t slash = path.rfind('/');
+    if (path.compare(slash + 1, std::strlen(prefix), prefix) != 0) continue;
+    if (void* found = find_in(path, symbol)) return found;
+  }
+  return nullptr;
+}
+
+void* find_beside(const void* function, const char* symbol) {
+  Dl_info info;
+  if (function == nullptr || dladdr(function, &info) == 0 || info.dli_fname == nullptr) return nullptr;
+  return find_in(info.dli_fname, symbol);
+}
+
+void keep_loaded(const void* function) {
+  Dl_info info;
+  if (function != nullptr && dladdr(function, &info) != 0 && info.dli_fname != nullptr) dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY | RTLD_NODELETE);
 }
 
 void* find_init_module(const void* caller) {

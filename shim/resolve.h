@@ -18,6 +18,19 @@ std::string loaded_path(const char* name);
 // Never answers with a function of this library.
 void* find_real(const char* symbol, const char* library);
 
+// The same for the library that the code around `caller` means: the one that it is linked with, if it says; `prefix` begins the library's file
+// name, whatever a packager put behind it ("libcudart" is "libcudart-1a2b3c4d.so.13" too).
+void* find_real_for(const char* symbol, const char* prefix, const void* caller);
+
+// `symbol` in the library that has `function`; null when it has none.
+void* find_beside(const void* function, const char* symbol);
+
+// The library that has `function` stays loaded until the process ends.
+void keep_loaded(const void* function);
+
+// Whether what is loaded at `base` is the program itself, and no library.
+bool is_program(const void* base);
+
 // The `initModule` that the code around `caller` meant; null when there is none. Torch's is torch/_C's whole body, a tail call: then
 // `caller` is Python's import machinery, and tells nothing.
 void* find_init_module(const void* caller);

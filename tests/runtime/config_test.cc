@@ -68,6 +68,30 @@ TEST(Config, BudgetTakesShareAndAuto) {
   EXPECT_EQ(parse({{"KOILA_CPU_MEMORY", "auto"}}).config.cpu_memory.kind, MemoryBudget::Kind::kAuto);
 }
 
+TEST(Config, DeviceBudgetsAreForAllOrForEach) {
+  const auto all = parse({{"KOILA_DEVICE_MEMORY", "8GiB"}}).config.device_memory;
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_FALSE(all[0].device);
+  EXPECT_EQ(all[0].budget.bytes, 8LL << 30);
+  const auto each = parse({{"KOILA_DEVICE_MEMORY", "0:8GiB, 1:25% ,90%"}}).config.device_memory;
+  ASSERT_EQ(each.size(), 3U);
+  EXPECT_EQ(each[0].device, 0);
+  EXPECT_EQ(each[1].device, 1);
+  EXPECT_EQ(each[1].budget.kind, MemoryBudget::Kind::kShare);
+  EXPECT_DOUBLE_EQ(each[1].budget.share, 0.25);
+  EXPECT_FALSE(each[2].device);
+}
+
+TEST(Config, BadDeviceBudgetsAreNamed) {
+  for (const char* value : {"lots", "8", "-1GiB", "0:", ":8GiB", "16:1GiB", "-1:1GiB", "x:1GiB", "120%", "0:1GiB,0:2GiB", "1GiB,2GiB", ",", "1GiB,",
+                            "auto"}) {
+    const std::string problem = problem_of("KOILA_DEVICE_MEMORY", value);
+    EXPECT_NE(problem.find(value), std::string::npos) << problem;
+    EXPECT_NE(problem.find("using no budget"), std::string::npos) << problem;
+    EXPECT_TRUE(parse({{"KOILA_DEVICE_MEMORY", value}}).config.device_memory.empty()) << value;
+  }
+}
+
 TEST(Config, EmptyIsNotSet) {
   const ParsedConfig parsed = parse({{"KOILA_CPU_MEMORY", ""}, {"KOILA_REPORT", ""}});
   EXPECT_TRUE(parsed.problems.empty());
@@ -121,12 +145,20 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
 }
 
 TEST(Config, SaysWhichVariablesHaveNoEffectYet) {
-  for (const char* name : {"KOILA_DEVICE_MEMORY", "KOILA_CACHE", "KOILA_CUPTI", "KOILA_RULES", "KOILA_VERIFY"}) {
+  for (const char* name : {"KOILA_CACHE", "KOILA_RULES", "KOILA_VERIFY"}) {
     const ParsedConfig parsed = parse({{name, "1"}});
     ASSERT_EQ(parsed.problems.size(), 1U);
     EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_WARN);
     EXPECT_EQ(parsed.problems[0].text, std::string(name) + " has no effect: this version of koila does not have it yet");
   }
+}
+
+TEST(Config, CuptiIsAskedOnRequestOnly) {
+  EXPECT_FALSE(parse({}).config.cupti);
+  EXPECT_FALSE(parse({{"KOILA_CUPTI", "0"}}).config.cupti);
+  EXPECT_TRUE(parse({{"KOILA_CUPTI", "1"}}).config.cupti);
+  EXPECT_FALSE(parse({{"KOILA_CUPTI", "yes"}}).config.cupti);
+  EXPECT_NE(problem_of("KOILA_CUPTI", "yes").find("want 0 or 1"), std::string::npos);
 }
 
 TEST(Config, PathsExpand) {

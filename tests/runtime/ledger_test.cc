@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -77,6 +78,70 @@ TEST(Ledger, ForkedChildOwesNothingForInheritedBytes) {
   account.release(90);
   account.release(100);
   EXPECT_EQ(account.live(), 0);
+}
+
+TEST(Ledger, HeldBytesAreOffTheBudgetAndNotLive) {
+  Account account;
+  account.set_budget(100);
+  EXPECT_TRUE(account.hold(60));
+  EXPECT_EQ(account.live(), 0);
+  EXPECT_FALSE(account.hold(41));
+  EXPECT_TRUE(account.hold(40));
+  account.settle(60, 60);
+  account.cancel(40);
+  EXPECT_EQ(account.live(), 60);
+  EXPECT_EQ(account.peak(), 60) << "what did not come never shows";
+  EXPECT_EQ(account.allocations(), 1);
+  EXPECT_TRUE(account.hold(40));
+  account.cancel(40);
+  account.give_back(60);
+  EXPECT_EQ(account.live(), 0);
+  EXPECT_EQ(account.frees(), 1);
+  EXPECT_TRUE(account.hold(100));
+}
+
+TEST(Ledger, MoreMayComeThanWasHeld) {
+  Account account;
+  account.set_budget(100);
+  EXPECT_TRUE(account.hold(90));
+  account.settle(90, 110);
+  EXPECT_EQ(account.live(), 110);
+  EXPECT_FALSE(account.hold(1));
+  account.give_back(110);
+  EXPECT_TRUE(account.hold(100));
+}
+
+TEST(Ledger, ABudgetThatComesLateCountsWhatIsHeld) {
+  Account account;
+  EXPECT_TRUE(account.hold(70));
+  account.settle(70, 70);
+  EXPECT_TRUE(account.hold(20));
+  account.set_budget(100);
+  EXPECT_FALSE(account.hold(11));
+  EXPECT_TRUE(account.hold(10));
+}
+
+TEST(Ledger, ARequestBeyondAllNumbersIsOverAnyBudget) {
+  Account account;
+  account.set_budget(100);
+  EXPECT_FALSE(account.hold(std::numeric_limits<std::int64_t>::max()));
+  EXPECT_FALSE(account.hold(static_cast<std::int64_t>(~std::size_t{0}))) << "cudaMalloc(-1)";
+  EXPECT_TRUE(account.hold(100));
+  EXPECT_FALSE(account.hold(std::numeric_limits<std::int64_t>::max()));
+}
+
+TEST(Ledger, AForkedChildHasNothingOfTheParentsDevices) {
+  Ledger ledger;
+  ledger.of(0).set_budget(100);
+  ledger.of(0).hold(80);
+  ledger.of(0).settle(80, 80);
+  ledger.of(KOILA_PINNED).hold(8);
+  ledger.of(KOILA_CPU).try_reserve(7);
+  ledger.start_anew_after_fork();
+  EXPECT_EQ(ledger.of(0).live(), 0);
+  EXPECT_EQ(ledger.of(0).peak(), 0);
+  EXPECT_TRUE(ledger.of(0).hold(100));
+  EXPECT_EQ(ledger.of(KOILA_CPU).live(), 7) << "CPU tensors are still there to be freed";
 }
 
 TEST(Ledger, AccountsShareNoCacheLine) { EXPECT_EQ(sizeof(Account) % 64, 0U); }

@@ -13,6 +13,16 @@ namespace {
 
 constexpr std::int64_t kMi = 1 << 20;
 
+DeviceFigures cpu(std::int64_t live, std::int64_t peak, std::int64_t budget, std::int64_t allocations, std::int64_t frees) {
+  DeviceFigures figures;
+  figures.live_bytes = live;
+  figures.peak_bytes = peak;
+  figures.budget_bytes = budget;
+  figures.allocations = allocations;
+  figures.frees = frees;
+  return figures;
+}
+
 OomEvent rescue() {
   return {KOILA_CPU, KOILA_FORWARD, "aten::linear", 32 * kMi, 190 * kMi, 200 * kMi, KOILA_RESCUED, "", 128, 512, 3};
 }
@@ -27,7 +37,7 @@ ReportData data() {
   data.host = "node7";
   data.command = "python train.py";
   data.torch_version = "2.13.0+cpu";
-  data.devices = {{KOILA_CPU, 5 * kMi, 199 * kMi, 200 * kMi, 1000, 990}};
+  data.devices = {cpu(5 * kMi, 199 * kMi, 200 * kMi, 1000, 990)};
   data.events.steps = 20;
   data.events.rescues = 3;
   data.events.refusals = 1;
@@ -52,6 +62,78 @@ TEST(Report, TextIsAShortPage) {
             "koila:   at full batch for want of a rule: aten::cumsum (3.0 MiB, 1 time), aten::sort (2.0 MiB, 40 times)\n"
             "koila:   note: KOILA_RULES is empty\n"
             "koila:   next: a rule for aten::cumsum (KOILA_RULES), which kept its whole batch in memory, or a larger budget\n");
+}
+
+// A program on two devices: the first with PyTorch's allocator in it, the second full.
+ReportData on_cuda() {
+  ReportData data;
+  data.pid = 42;
+  DeviceFigures managed = cpu(0, kMi, 0, 1, 1);
+  managed.device = KOILA_MANAGED;
+  DeviceFigures pinned = cpu(2 * kMi, 2 * kMi, 0, 1, 0);
+  pinned.device = KOILA_PINNED;
+  DeviceFigures first = cpu(3 * kMi, 9 * kMi, 0, 12, 4);
+  first.device = 0;
+  first.tensor_bytes = kMi;
+  first.tensor_peak_bytes = 6 * kMi;
+  first.used_bytes = 100 * kMi;
+  first.untracked_bytes = 90 * kMi;
+  first.sizes = {0, 3, 0, 9};
+  DeviceFigures second = cpu(4 * kMi, 4 * kMi, 4 * kMi, 1, 0);
+  second.device = 1;
+  second.failed_allocations = 2;
+  data.devices = {managed, pinned, first, second};
+  data.sources = {{KOILA_MANAGED, MemoryKind::kManaged, "program", 0, kMi, 1, 1},
+                  {KOILA_PINNED, MemoryKind::kPinned, "program", 2 * kMi, 2 * kMi, 1, 0},
+                  {0, MemoryKind::kDevice, "nccl", kMi, kMi, 1, 0},
+                  {0, MemoryKind::kDevice, "c10_cuda", kMi, 7 * kMi, 8, 3},
+                  {0, MemoryKind::kPool, "program", kMi, 2 * kMi, 3, 1},
+                  {1, MemoryKind::kDevice, "program", 4 * kMi, 4 * kMi, 1, 0}};
+  return data;
+}
+
+TEST(Report, TextSaysWhoHoldsADevicesMemory) {
+  EXPECT_EQ(report_text(on_cuda()),
+            "koila: a program without PyTorch; mode rescue, pid 42\n"
+            "koila:   cuda:0: peak 9.0 MiB, 3.0 MiB live at exit, 12 allocations, 4 frees\n"
+            "koila:   cuda:0 by source: c10_cuda 1.0 MiB (peak 7.0 MiB), pool of program 1.0 MiB (peak 2.0 MiB), nccl 1.0 MiB\n"
+            "koila:   cuda:0 tensors inside the caching allocator: peak 6.0 MiB, 1.0 MiB live at exit\n"
+            "koila:   cuda:0 untracked: 90.0 MiB of the 100.0 MiB that were in use when it was last asked "
+            "(CUDA's own, statically linked runtimes, other processes)\n"
+            "koila:   cuda:1: peak 4.0 MiB of a budget of 4.0 MiB, 4.0 MiB live at exit, 1 allocation, 0 frees, 2 failed\n"
+            "koila:   cuda:1 by source: program 4.0 MiB\n"
+            "koila:   managed: peak 1.0 MiB, 0 B live at exit, 1 allocation, 1 free\n"
+            "koila:   managed by source: program 0 B (peak 1.0 MiB)\n"
+            "koila:   pinned: peak 2.0 MiB, 2.0 MiB live at exit, 1 allocation, 0 frees\n"
+            "koila:   pinned by source: program 2.0 MiB\n");
+}
+
+TEST(Report, JsonSaysWhoHoldsADevicesMemory) {
+  const auto json = nlohmann::json::parse(report_json(on_cuda()));
+  const auto& first = json["devices"]["cuda:0"];
+  EXPECT_EQ(first["failed_allocations"], 0);
+  EXPECT_EQ(first["tensor_bytes"], kMi);
+  EXPECT_EQ(first["tensor_peak_bytes"], 6 * kMi);
+  EXPECT_EQ(first["used_bytes"], 100 * kMi);
+  EXPECT_EQ(first["untracked_bytes"], 90 * kMi);
+  EXPECT_EQ(first["sizes"], nlohmann::json::parse(R"([{"from_bytes": 2, "count": 3}, {"from_bytes": 8, "count": 9}])"));
+  EXPECT_EQ(json["devices"]["cuda:1"]["failed_allocations"], 2);
+  EXPECT_FALSE(json["devices"]["pinned"].contains("tensor_bytes"));
+  ASSERT_EQ(json["sources"].size(), 6U);
+  EXPECT_EQ(json["sources"][4], nlohmann::json::parse(R"({"device": "cuda:0", "kind": "pool", "library": "program", "live_bytes": 1048576,
+                                                          "peak_bytes": 2097152, "allocations": 3, "frees": 1})"));
+}
+
+TEST(Report, TheCpusEntryHasNothingOfCuda) {
+  const auto json = nlohmann::json::parse(report_json(data()));
+  EXPECT_EQ(json["devices"]["cpu"].size(), 5U);
+  EXPECT_TRUE(json["sources"].empty());
+}
+
+TEST(Report, NamesFiveSourcesAndCountsTheRest) {
+  ReportData many = on_cuda();
+  for (int i = 0; i < 20; ++i) many.sources.push_back({0, MemoryKind::kDevice, "other", 1, 1, 1, 0});
+  EXPECT_NE(report_text(many).find("nccl 1.0 MiB, other 1 B, other 1 B and 18 more\n"), std::string::npos);
 }
 
 TEST(Report, TextStaysShortWhateverHappened) {
@@ -118,24 +200,33 @@ TEST(Report, JsonTakesAnyBytesInACommand) {
 
 TEST(Report, NothingHappenedIsNotWorthALine) {
   ReportData quiet;
-  quiet.devices = {{KOILA_CPU, 0, 3 * kMi, 0, 5, 5}};
+  quiet.devices = {cpu(0, 3 * kMi, 0, 5, 5)};
   EXPECT_FALSE(quiet.is_worth_a_line());
   quiet.events.steps = 1;
   EXPECT_TRUE(quiet.is_worth_a_line());
   ReportData with_budget;
-  with_budget.devices = {{KOILA_CPU, 0, 0, 3 * kMi, 0, 0}};
+  with_budget.devices = {cpu(0, 0, 3 * kMi, 0, 0)};
   EXPECT_TRUE(with_budget.is_worth_a_line());
   ReportData with_oom;
   with_oom.events.oom_events = {refusal()};
   EXPECT_TRUE(with_oom.is_worth_a_line());
+  ReportData without_luck = on_cuda();
+  without_luck.devices = {without_luck.devices.back()};
+  without_luck.devices[0].allocations = 0;
+  without_luck.devices[0].budget_bytes = 0;
+  EXPECT_TRUE(without_luck.is_worth_a_line());
+  without_luck.devices[0].failed_allocations = 0;
+  EXPECT_FALSE(without_luck.is_worth_a_line());
 }
 
 TEST(Report, NextThingToTryFollowsWhatHappened) {
   ReportData none;
   EXPECT_EQ(next_thing_to_try(none), "");
   ReportData unreached = none;
-  unreached.devices = {{KOILA_CPU, 0, kMi, 3 * kMi, 5, 5}};
+  unreached.devices = {cpu(0, kMi, 3 * kMi, 5, 5)};
   EXPECT_NE(next_thing_to_try(unreached).find("never reached"), std::string::npos);
+  ReportData reached = on_cuda();
+  EXPECT_EQ(next_thing_to_try(reached), "") << "allocations failed under the budget";
   ReportData tracked = data();
   tracked.mode = KOILA_MODE_TRACK;
   EXPECT_NE(next_thing_to_try(tracked).find("KOILA_MODE=rescue"), std::string::npos);

@@ -249,7 +249,7 @@ class TestCAbi:
         )
         done = fake.python(code, KOILA_REPORT="off")
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == ["0.1.0 0 1048576 1 0", "0 1 1", "0", "0 0 1", "0 1 1"]
+        assert done.stdout.splitlines() == ["0.1.0 0 1048576 1 0", "0 0 1", "0", "0 0 1", "0 1 1"]
         assert fake.trace()[1:] == ["reserve 0", "reserve 1", "reserve 0", "reserve 2", "reserve 0"]
         assert json.loads((tmp_path / "r.json").read_text())["devices"]["cpu"]["live_bytes"] == 2 << 20
 
