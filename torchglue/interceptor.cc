@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "torchglue/dispatch.h"
+#include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/session.h"
@@ -34,6 +35,7 @@ constexpr c10::DispatchKeySet kStayOut({
 // through the hooks; so that the numbers agree up to there, nothing after the first of them does.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Session& s = session();
+  if (s.meets_cuda()) attach_cuda_allocator();
   if (!s.rescue || keys.has_any(kStayOut)) {
     run_plainly(op, keys, stack);
     return;

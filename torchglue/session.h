@@ -4,6 +4,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -59,6 +60,9 @@ struct Session {
 
   // Rows of the batch that this step is split by already; 0: it is not.
   int64_t batch_in_use();
+
+  std::atomic<bool> cuda_waits{true};  // PyTorch's CUDA allocator is still to be met
+  bool meets_cuda() const { return cuda_waits.load(std::memory_order_relaxed) && __atomic_load_n(runtime->cuda_in_use, __ATOMIC_ACQUIRE) != 0; }
 
   std::thread::id owner;
   // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.

@@ -10,14 +10,13 @@
 #include <cstring>
 #include <string>
 
-#include "torchglue/rescue/events.h"
+#include "torchglue/memory/allocation_failure.h"
+#include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/session.h"
 
 namespace koila {
 
 namespace {
-
-AllocationFailure failure;
 
 std::string human(int64_t bytes) {
   const double b = static_cast<double>(bytes);
@@ -48,12 +47,13 @@ class CountedCpuAllocator final : public c10::Allocator {
     void* data = nullptr;
     if (bytes > 0) {
       const koila_runtime* runtime = session().runtime;
+      if (session().meets_cuda()) attach_cuda_allocator();  // where only accounts are kept, no operator comes by
       if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) fail(bytes, refused);
       try {
         data = c10::alloc_cpu(bytes + kTrailer);
       } catch (...) {
         runtime->release(KOILA_CPU, bytes);
-        failure = {KOILA_CPU, static_cast<int64_t>(bytes), runtime->live_bytes(KOILA_CPU)};
+        note_allocation_failure({KOILA_CPU, static_cast<int64_t>(bytes), runtime->live_bytes(KOILA_CPU)});
         throw;
       }
       std::memcpy(trailer_of(data), &bytes, sizeof bytes);
@@ -69,11 +69,7 @@ class CountedCpuAllocator final : public c10::Allocator {
   [[noreturn]] static void fail(size_t bytes, int refused) {
     const koila_runtime* runtime = session().runtime;
     const int64_t live = runtime->live_bytes(KOILA_CPU);
-    failure = {KOILA_CPU, static_cast<int64_t>(bytes), live};
-    if (session().rescue && !session().owned_by_this_thread()) {
-      report_refusal({KOILA_CPU, KOILA_FORWARD, "", failure.requested, live},
-                     "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.", 0);
-    }
+    note_allocation_failure({KOILA_CPU, static_cast<int64_t>(bytes), live});
     if (refused == 2) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)),
                        " (made to fail by KOILA_INJECT_OOM); ", human(live), " are in use.");
@@ -84,8 +80,6 @@ class CountedCpuAllocator final : public c10::Allocator {
 };
 
 }  // namespace
-
-const AllocationFailure& last_allocation_failure() { return failure; }
 
 void install_cpu_allocator() {
   static auto* allocator = new CountedCpuAllocator;  // never destroyed: tensors may outlive static destruction

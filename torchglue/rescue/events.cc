@@ -3,7 +3,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
-#include "torchglue/memory/cpu_allocator.h"
+#include "torchglue/memory/allocation_failure.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -29,7 +29,7 @@ void report(const OutOfMemory& oom, int outcome, const std::string& reason, int6
 }  // namespace
 
 OutOfMemory describe_out_of_memory(const std::string& op) {
-  const AllocationFailure& failure = last_allocation_failure();
+  const AllocationFailure failure = last_allocation_failure();
   const bool backward = session().engine_depth > 0;
   const bool grad = c10::AutogradState::get_tls_state().get_grad_mode();
   return {failure.device, backward ? KOILA_BACKWARD : grad ? KOILA_FORWARD : KOILA_NO_GRAD, op, failure.requested, failure.live};

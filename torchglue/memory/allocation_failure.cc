@@ -1,0 +1,35 @@
+#include "torchglue/memory/allocation_failure.h"
+
+#include <mutex>
+
+#include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+std::mutex mutex;
+AllocationFailure last;
+
+}  // namespace
+
+void note_allocation_failure(const AllocationFailure& failure) {
+  {
+    const std::lock_guard lock(mutex);
+    last = failure;
+  }
+  allocator_ran_out();
+  if (session().rescue && !session().owned_by_this_thread()) {
+    report_refusal({failure.device, KOILA_FORWARD, "", failure.requested, failure.live},
+                   "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.", 0);
+  }
+}
+
+AllocationFailure last_allocation_failure() {
+  const std::lock_guard lock(mutex);
+  return last;
+}
+
+}  // namespace koila

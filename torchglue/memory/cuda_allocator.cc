@@ -1,0 +1,87 @@
+#include "torchglue/memory/cuda_allocator.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
+#include <link.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "torchglue/memory/allocation_failure.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+using c10::CachingAllocator::StatType;
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
+
+// libc10_cuda.so, which this library is not linked with: the CPU build of torch has none.
+CUDAAllocator* find_allocator() {
+  std::string path;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        const char* slash = info->dlpi_name == nullptr ? nullptr : std::strrchr(info->dlpi_name, '/');
+        if (slash == nullptr || std::strcmp(slash, "/libc10_cuda.so") != 0) return 0;
+        *static_cast<std::string*>(data) = info->dlpi_name;
+        return 1;
+      },
+      &path);
+  void* library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOLOAD | RTLD_LAZY);
+  if (library == nullptr) return nullptr;
+  auto* allocator = static_cast<std::atomic<CUDAAllocator*>*>(dlsym(library, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
+  return allocator == nullptr ? nullptr : allocator->load();
+}
+
+// Called under the allocator's lock: nothing of PyTorch's may be called here.
+void on_trace(const TraceEntry& entry) {
+  const auto bytes = static_cast<int64_t>(entry.size_);
+  if (entry.action_ == TraceEntry::ALLOC) session().runtime->on_tensors(entry.device_, bytes);
+  if (entry.action_ == TraceEntry::FREE_COMPLETED) session().runtime->on_tensors(entry.device_, -bytes);
+}
+
+// Called without the lock, when all retries have failed.
+void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t /*free*/) {
+  note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), session().runtime->live_bytes(static_cast<int>(device))});
+}
+
+void attach_to(CUDAAllocator& allocator) {
+  const koila_runtime& runtime = *session().runtime;
+  try {
+    allocator.attachOutOfMemoryObserver(on_out_of_memory);
+    // Between a reading of the statistics and the tracker an allocation on another thread may be missed; the program has just begun.
+    for (int device = 0; allocator.initialized() && device < KOILA_CUDA_DEVICES; ++device) {
+      if (runtime.live_bytes(device) == 0) continue;
+      const auto stats = allocator.getDeviceStats(static_cast<c10::DeviceIndex>(device));
+      runtime.on_tensors(device, stats.requested_bytes[static_cast<size_t>(StatType::AGGREGATE)].current);
+    }
+    allocator.attachAllocatorTraceTracker(on_trace);
+  } catch (const std::exception&) {
+    runtime.on_note(("tensors on CUDA devices are not counted one by one: the allocator in use, " + allocator.name() + ", takes no observers.").c_str());
+  }
+}
+
+std::atomic<CUDAAllocator*> attached{nullptr};
+
+}  // namespace
+
+void attach_cuda_allocator() {
+  static std::atomic<bool> busy{false};
+  if (attached.load(std::memory_order_acquire) != nullptr || busy.exchange(true)) return;
+  if (CUDAAllocator* allocator = find_allocator(); allocator != nullptr && allocator->initialized()) {
+    attach_to(*allocator);
+    attached.store(allocator, std::memory_order_release);
+    session().cuda_waits = false;
+  }
+  busy.store(false);
+}
+
+void release_cached_blocks(c10::Device device) {
+  CUDAAllocator* allocator = attached.load(std::memory_order_acquire);
+  if (device.is_cuda() && allocator != nullptr) allocator->emptyCache();
+}
+
+}  // namespace koila

@@ -1,0 +1,9 @@
+// In the place of cuda_allocator.cc in a build without CUDA's headers.
+#include "torchglue/memory/cuda_allocator.h"
+
+namespace koila {
+
+void attach_cuda_allocator() {}
+void release_cached_blocks(c10::Device) {}
+
+}  // namespace koila
