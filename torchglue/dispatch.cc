@@ -1,6 +1,7 @@
 #include "torchglue/dispatch.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 
@@ -41,6 +42,7 @@ void describe(TensorSpec& spec, const at::Tensor& t) {
   spec.defined = true;
   spec.sizes.assign(t.sizes().begin(), t.sizes().end());
   spec.dtype = t.scalar_type();
+  spec.device = t.device();
 }
 
 Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
@@ -136,7 +138,9 @@ std::shared_ptr<Region> choose_region(Question& q) {
 // Where a constant is to be made: on its own device argument, else beside its first tensor, else on the CPU.
 at::Device device_asked_for(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].isDevice() && op.schema().arguments()[i].name() == "device") return arguments[i].toDevice();
+    if (!arguments[i].isDevice() || op.schema().arguments()[i].name() != "device") continue;
+    const at::Device device = arguments[i].toDevice();
+    return device.is_cpu() || device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();  // "cuda": the current one
   }
   for (const c10::IValue& v : arguments) {
     if (v.isTensor() && v.toTensor().defined()) return v.toTensor().device();
@@ -187,7 +191,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
 void mark_results(const std::vector<SplitArgument>& split, at::ArrayRef<c10::IValue> results) {
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {
     for (const SplitArgument& a : split) {
-      if (!a.placement.is_shard() || a.placement.dim >= t.dim()) continue;
+      if (!a.placement.is_shard() || a.placement.dim >= t.dim() || t.device() != a.tensor.device()) continue;
       if (t.size(a.placement.dim) != a.placement.extent(a.batch)) continue;
       if (deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr) return;
       session().marks.add(t, a.placement, a.batch, a.micro_batch);
@@ -321,7 +325,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       }
     }
     if (!any) return false;
-    Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+    Verdict verdict = ask(traits.rule, call);
     if (under_foreign_hooks) verdict = Verdict::kNo;
 
     if (session().runtime->settings->log_level == KOILA_LOG_TRACE) {

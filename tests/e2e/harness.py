@@ -37,6 +37,7 @@ class Case:
     shuffle: bool = False  # permute the rows of every batch: the noise floor of plain PyTorch
     limit_from: int = 1  # the step at which budget and injection begin
     drops: bool = False  # the program lets go of a batch before it draws the next
+    device: str = "cpu"  # or "cuda": simulated, see tests/cuda/device
 
     @property
     def task(self):
@@ -180,6 +181,8 @@ _servers = {}
 def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeout=60, **environment):
     """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy."""
     extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
+    if case.device != "cpu":
+        extra |= environment
     key = tuple(sorted(extra.items()))
     if key not in _servers:
         _servers[key] = Server(extra)

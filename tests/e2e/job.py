@@ -8,6 +8,7 @@ A request: {"case": {family, optimizer, steps, rows, seed, dtype, shuffle}, "bud
 The answer: {"signal": n, "exit": n, "timeout": bool}; the child's result is pickled to `out`, its stderr goes to `out`.log.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -17,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import torch
 import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it, which takes a second)
@@ -28,13 +30,14 @@ import refused  # noqa: F401
 import styles  # noqa: F401
 from task import FAMILIES, Record
 
-CPU = -1
+NUMBERS = {"cpu": -1, "cuda": 0}
 
 
 class Koila:
     """koila's C ABI, where it is preloaded; else every figure is None and limits are an error."""
 
-    def __init__(self):
+    def __init__(self, device):
+        self.device = NUMBERS[device]
         library = ctypes.CDLL(None)
         self.library = library if hasattr(library, "koila_live_bytes") else None
         if self.library:
@@ -45,23 +48,23 @@ class Koila:
             library.koila_write_report.argtypes = [ctypes.c_char_p]
 
     def live(self):
-        return self.library and self.library.koila_live_bytes(CPU)
+        return self.library and self.library.koila_live_bytes(self.device)
 
     def peak(self):
-        return self.library and self.library.koila_peak_bytes(CPU)
+        return self.library and self.library.koila_peak_bytes(self.device)
 
     def allocations(self):
-        return self.library and self.library.koila_allocations(CPU)
+        return self.library and self.library.koila_allocations(self.device)
 
     def reset_peak(self):
         if self.library:
-            self.library.koila_reset_peak(CPU)
+            self.library.koila_reset_peak(self.device)
 
     def limit(self, budget, inject):
         if not self.library:
             assert not budget and not inject, "limits need koila"
             return
-        assert self.library.koila_set_budget(CPU, budget or 0) == 0, "koila_set_budget"
+        assert self.library.koila_set_budget(self.device, budget or 0) == 0, "koila_set_budget"
         assert self.library.koila_set_inject((inject or "").encode()) == 0, f"koila_set_inject({inject})"
 
     def report(self, path):
@@ -90,8 +93,30 @@ def fixed_bytes(model, optimizer, data):
     return bytes_held(*parameters, *[p.grad for p in parameters], *model.buffers(), *states, *data)
 
 
+@contextlib.contextmanager
+def on_device(device):
+    """Tensors that a task makes without naming a device are the device's, and where it names the CPU for autocast it means the device."""
+    if device == "cpu":
+        yield
+        return
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "cuda" / "device"))
+    import sim_cuda
+    autocast = torch.autocast
+    # One kernel for attention is what the CPU has, and the simulated device has not.
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.autocast = lambda _, **rest: autocast(device, **rest)
+    with sim_cuda.cuda_by_default():
+        yield
+    torch.autocast = autocast
+
+
 def run(case, budget, inject, scratch):
-    koila = Koila()
+    with on_device(case.get("device", "cpu")):
+        return run_here(case, budget, inject, scratch)
+
+
+def run_here(case, budget, inject, scratch):
+    koila = Koila(case.get("device", "cpu"))
     torch.set_default_dtype(getattr(torch, case["dtype"]))
     torch.manual_seed(case["seed"])
     task = FAMILIES[case["family"]]()

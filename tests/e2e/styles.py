@@ -705,6 +705,42 @@ class HalvedOnTheWay(SmallNet):
         return F.cross_entropy(model[4](model[3](model[2](x))), y)
 
 
+class Moving(SmallNet):
+    """The batch comes from the host, as a data loader's does, and figures go back to it. On the CPU nothing moves."""
+
+    def data(self, rows):
+        return tuple(t.cpu() for t in super().data(rows))
+
+
+@family
+class MovedBatch(Moving):
+    def step(self, model, optimizer, data, record):
+        x, y = (t.to(next(model.parameters()).device, non_blocking=True) for t in data)
+        logits = model(x)
+        loss = F.cross_entropy(logits, y)
+        right = logits.argmax(1).cpu() == data[1]
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+        record.value("accuracy", right.float().mean())
+
+
+@family
+class MovedOnTheWay(Moving):
+    """A layer of the host's between two of the device's, rows picked by an index on the host, and a penalty on the host."""
+
+    splits = False
+
+    def loss(self, model, x, y):
+        device = next(model.parameters()).device
+        hidden = torch.tanh(model[0](x.to(device))).cpu()
+        even = torch.arange(len(x), device="cpu") % 2 == 0
+        out = model[4](model[3](model[2]((hidden * x.mean(1, keepdim=True)).to(device))))
+        return F.cross_entropy(out, y.type_as(out).long()) + out[even].pow(2).mean() + hidden.pow(2).mean().to(device)
+
+
 @family
 class EarlyExit(SmallNet):
     """Rows leave at the layer that is sure of them, into one small tensor made before: its graph grows by writes alone."""

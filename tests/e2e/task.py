@@ -102,6 +102,8 @@ def copied(value):
     if not isinstance(value, torch.Tensor):
         return numpy.asarray(value)
     value = value.detach()
+    if value.is_cuda:
+        value = value.cpu()
     if value.dtype == torch.bfloat16:
         bits = value.contiguous().view(torch.int16).numpy().astype(numpy.int32)
         return (bits << 16).view(numpy.float32)

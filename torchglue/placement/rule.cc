@@ -164,6 +164,29 @@ RegisterRules::RegisterRules(std::initializer_list<Rule> rules) {
   for (const Rule& rule : rules) table().emplace(rule.name, rule);
 }
 
+namespace {
+
+// Split tensors, and what comes of them, are all on one device.
+bool on_one_device(const OpCall& call) {
+  const TensorSpec* split = call.first_split();
+  if (split == nullptr) return true;
+  const c10::Device device = split->device;
+  const bool moves = call.schema().name() == "aten::to" || call.schema().name() == "aten::type_as";
+  for (const OpCall::Arg& arg : call.args()) {
+    for (const TensorSpec& t : arg.tensors) {
+      if (t.defined && t.device != device && (moves || !t.placement.is_replicate())) return false;
+    }
+    if (!arg.value.isDevice()) continue;
+    const c10::Device asked = arg.value.toDevice();
+    if (asked.type() != device.type() || (asked.has_index() && asked != device)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Verdict ask(const Rule* rule, OpCall& call) { return rule != nullptr && on_one_device(call) ? rule->fn(call) : Verdict::kNo; }
+
 const Rule* find_rule(const c10::FunctionSchema& schema) {
   // Named dimensions: no rule can read them.
   if (schema.overload_name().find("name") != std::string::npos || schema.overload_name().find("Dimname") != std::string::npos) return nullptr;

@@ -3,6 +3,7 @@
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
@@ -22,6 +23,7 @@ struct TensorSpec {
   Placement placement;
   c10::SmallVector<int64_t, 5> sizes;  // of the full batch
   c10::ScalarType dtype = c10::ScalarType::Float;
+  c10::Device device = c10::kCPU;
 
   int64_t dim() const { return static_cast<int64_t>(sizes.size()); }
 };
@@ -150,6 +152,9 @@ class RegisterRules {
 
 // The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
 const Rule* find_rule(const c10::FunctionSchema& schema);
+
+// The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device.
+Verdict ask(const Rule* rule, OpCall& call);
 
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.
 bool draws(const Rule* rule, const OpCall& call);

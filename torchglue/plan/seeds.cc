@@ -68,6 +68,7 @@ OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std
     spec.placement = placement(ref.value);
     spec.sizes = value.sizes;
     spec.dtype = value.dtype;
+    spec.device = value.device;
   }
   return call;
 }
@@ -79,6 +80,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   ska::flat_hash_set<uint32_t> whole;
   std::vector<const TapeOp*> whole_ops;  // operators that read something split and have no rule for it
   const auto placement = [&](TapeValueId v) { return plan.placements[v]; };
+  const at::Device device = tape.values()[seeds[0].value].device;
   // A call that cannot be made again: something that it read is gone. What it gave is taken as it is.
   const auto broken = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
@@ -134,7 +136,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (!reads_split(plan, op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
-      Verdict verdict = traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+      Verdict verdict = ask(traits.rule, call);
       const bool drawn = verdict == Verdict::kLocal && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
@@ -169,7 +171,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         if (verdict == Verdict::kLocal) {
           const size_t number = list ? 0 : i;
           plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
-        } else if (!value.is_view) {
+        } else if (!value.is_view && value.device == device) {
           plan.placements[out] = guess(value, call, batch);
         }
       }
@@ -179,7 +181,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     OpCall call = call_on_tape(tape, *tape.pending(), batch, placement);
     const Rule* rule = op_traits(tape.pending()->op).rule;
     plan.pending = Plan::Pending::kWhole;
-    if (rule != nullptr && rule->fn(call) == Verdict::kLocal && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
+    if (ask(rule, call) == Verdict::kLocal && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
       const bool split = std::any_of(call.outputs().begin(), call.outputs().end(), [](const Placement& p) { return p.is_shard(); });
       plan.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
     }
@@ -250,9 +252,10 @@ struct Candidate {
 
 // Every capture that goes along with the plan.
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score) {
+  const at::Device device = tape.values()[plan.seeds[0].value].device;
   for (TapeValueId v : values) {
     const TapeValue& value = tape.values()[v];
-    if (!plan.placements[v].is_replicate() || !value.is_capture()) continue;
+    if (!plan.placements[v].is_replicate() || !value.is_capture() || value.device != device) continue;
     for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
       const int64_t size = value.sizes[dim];
       if (size < plan.batch || size % plan.batch != 0) continue;
@@ -268,6 +271,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
   // Constants that the split part is written into, or that go along with it.
   for (const TapeOp& op : tape.ops()) {
     if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
+    if (tape.values()[op.outputs[0]].device != device) continue;
     OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
     if (!create_split(call)) continue;
     std::vector<Seed> seeds = plan.seeds;

@@ -69,18 +69,6 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   const auto check = [&](const Plan& p) {
     if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
     if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
-    if (oom != nullptr) {  // the pass that ran out has used up graphs of the tape: what is not split must not be needed again
-      const auto needed = needed_ops(s.tape, p);
-      for (size_t i = 0; i < s.tape.ops().size(); ++i) {
-        if (!needed[i]) continue;
-        for (const TapeRef& ref : s.tape.ops()[i].refs) {
-          const TapeValue& value = s.tape.values()[ref.value];
-          if (!p.descends[ref.value] && !value.is_capture() && value.differentiable()) {
-            throw CannotConvert("a part of the step that cannot be split would have to run its backward pass again.");
-          }
-        }
-      }
-    }
     if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
     for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
       const at::Tensor t = p.descends[v] && !s.tape.values()[v].is_capture() ? s.tape.values()[v].lock() : at::Tensor();
@@ -90,7 +78,8 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
       }
     }
   };
-  const Plan plan = find_plan(s.tape, serves, check, s.batch_in_use());
+  const Graphs graphs = oom != nullptr ? Graphs::kUsedUp : Graphs::kWhole;
+  const Plan plan = find_plan(s.tape, serves, check, s.batch_in_use(), graphs);
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
   std::vector<Node*> outside;  // graphs that the region will hang on
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
@@ -105,7 +94,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
   }
   release_graph(roots, std::move(outside));
-  const int64_t in_use = convert(s.tape, plan, first_micro_batch(plan.batch));
+  const int64_t in_use = convert(s.tape, plan, first_micro_batch(plan.batch), graphs);
   if (oom != nullptr) report_rescue(*oom, in_use, plan.batch);
   edge_list split;
   for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "torchglue/graph_walk.h"
+#include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
@@ -56,11 +57,11 @@ void check_hooks(const Tape& tape, const TapeOp& op) {
 // Full values of tensors that are not split: alive, or made again from what is.
 class RealValues {
  public:
-  explicit RealValues(const Tape& tape) : tape_(tape) {}
+  RealValues(const Tape& tape, Graphs graphs) : tape_(tape), graphs_(graphs) {}
 
   void check(TapeValueId v, uint32_t version, int depth = 0) const {
     const TapeValue& value = tape_.values()[v];
-    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return;
+    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return;
     if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");
     if (value.is_capture()) {
       throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
@@ -77,7 +78,7 @@ class RealValues {
   at::Tensor get(TapeValueId v, uint32_t version) {
     if (auto it = made_.find(v); it != made_.end()) return it->second;
     const TapeValue& value = tape_.values()[v];
-    if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return t;
+    if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return t;
     const TapeOp& op = tape_.ops()[value.producer];
     torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return get(ref.value, ref.version); });
     {
@@ -141,12 +142,15 @@ class RealValues {
   }
 
  private:
+  bool anew(const TapeValue& value) const { return graphs_ == Graphs::kUsedUp && !value.is_capture() && value.differentiable(); }
+
   static bool holds_optionals(const c10::TypePtr& type) {
     if (type->kind() == c10::TypeKind::OptionalType) return holds_optionals(type->containedType(0));
     return type->kind() == c10::TypeKind::ListType && type->containedType(0)->kind() == c10::TypeKind::OptionalType;
   }
 
   const Tape& tape_;
+  Graphs graphs_;
   ska::flat_hash_map<TapeValueId, at::Tensor> made_;
 };
 
@@ -179,11 +183,11 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
 }
 
 // Hooks that the old graph carries would be lost with it.
-void check_old_graph(const Tape& tape, const Plan& plan) {
+void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
   std::vector<torch::autograd::Node*> stack;
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || !plan.descends[v]) continue;
+    if (value.is_capture() || (!plan.descends[v] && graphs == Graphs::kWhole)) continue;
     const at::Tensor t = value.lock();
     if (!t.defined()) continue;
     if (tape.find(t.unsafeGetTensorImpl()) == v && !value.known_node(node_of(t))) {
@@ -203,12 +207,12 @@ void check_old_graph(const Tape& tape, const Plan& plan) {
 }
 
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
-void check_convertible(const Tape& tape, const Plan& plan) {
+void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
     throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
   }
-  check_old_graph(tape, plan);
-  const RealValues real(tape);
+  check_old_graph(tape, plan, graphs);
+  const RealValues real(tape, graphs);
   const auto needed = needed_ops(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -225,7 +229,7 @@ void check_convertible(const Tape& tape, const Plan& plan) {
     if (traits.writes) {
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
-      const Verdict verdict = reads_split(plan, op) && traits.rule != nullptr && traits.in_place ? traits.rule->fn(call) : Verdict::kNo;
+      const Verdict verdict = reads_split(plan, op) && traits.in_place ? ask(traits.rule, call) : Verdict::kNo;
       if (plan.frozen[i] || !writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
@@ -282,13 +286,14 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
 
 }  // namespace
 
-Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch) {
+Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
+               Graphs graphs) {
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
   bool first = true;
   const auto feasible = [&](const Plan& plan) {
     try {
       check(plan);
-      check_convertible(tape, plan);
+      check_convertible(tape, plan, graphs);
       return true;
     } catch (const CannotConvert& why) {
       session().log(KOILA_LOG_DEBUG, "cannot split " + describe(tape.values()[plan.seeds[0].value]) + " into " + std::to_string(plan.batch) + " rows: " + why.what());
@@ -301,7 +306,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
   return *std::move(plan);
 }
 
-int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
+int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs) {
   Session& s = session();
   const auto seeds = learn(tape, plan, micro_batch);
   struct Converting {
@@ -324,7 +329,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
   }
   const auto region = s.region_for(plan.batch, micro_batch, device);
 
-  RealValues real(tape);
+  RealValues real(tape, graphs);
   ska::flat_hash_map<TapeValueId, at::Tensor> handles;  // tensors that stand for split values
   const auto tensor_of = [&](const TapeRef& ref) {
     if (auto it = handles.find(ref.value); it != handles.end()) return it->second;
@@ -353,6 +358,8 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
       refuse_raw_access(storage);
     }
   }
+
+  release_cached_blocks(device);
 
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -384,7 +391,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch) {
     }
     OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return placements[v]; });
     const bool created = !any && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && is_created(plan, op.outputs[0]);
-    Verdict verdict = any && traits.rule != nullptr ? traits.rule->fn(call) : Verdict::kNo;
+    Verdict verdict = any ? ask(traits.rule, call) : Verdict::kNo;
     if (created && create_split(call)) verdict = Verdict::kLocal;
     bool known = verdict == Verdict::kLocal && !elsewhere && call.real_arguments().empty();
     if (verdict == Verdict::kLocal && !call.real_arguments().empty() && !elsewhere) {

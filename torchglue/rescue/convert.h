@@ -17,13 +17,18 @@ struct CannotConvert : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
+// of the rest, if gradients go through it, is computed anew.
+enum class Graphs { kWhole, kUsedUp };
+
 // The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
 // the best of all would not do when there is none. Reads only. `serves`, `usual_batch`: see Wanted.
-Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch);
+Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
+               Graphs graphs = Graphs::kWhole);
 
 // Makes every live tensor that the plan splits a deferred tensor of a region, frees the activations, cuts the tape, and remembers the
 // seeds, so that a like step starts lazily. `micro_batch`: rows to begin with; returns those in use. Throws out of memory when not even
 // one row of an operator without a rule fits; the deferred tensors stay readable.
-int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch);
+int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs = Graphs::kWhole);
 
 }  // namespace koila

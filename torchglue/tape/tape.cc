@@ -93,6 +93,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
   value.output = output;
   value.group = group;
   value.dtype = c10::typeMetaToScalarType(impl->dtype());
+  value.device = impl->device();
   if (impl->layout() == c10::kStrided) {
     const auto sizes = impl->sizes();
     const auto strides = impl->strides();

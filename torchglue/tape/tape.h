@@ -53,6 +53,7 @@ struct TapeValue {
   c10::SmallVector<int64_t, 5> strides;
   int64_t storage_offset = 0;
   at::ScalarType dtype = at::ScalarType::Float;
+  at::Device device = at::kCPU;
   bool requires_grad = false;             // what tensor.requires_grad said
   const void* grad_fn = nullptr;          // its node then, for comparison only
   bool entered = false;                   // has entered the differentiable part from outside

@@ -1,0 +1,86 @@
+"""The same families on "cuda": PyTorch's own caching allocator over a simulated CUDA runtime (tests/cuda), where the autograd engine runs
+backward on a thread of its own."""
+
+import pytest
+
+from harness import ROOT, Case, assert_equal, differences, families, plain, run, tracked
+
+DEVICE = ROOT / "build" / "tests" / "cuda" / "device" / "libsim_cuda_kernels.so"
+WHY_NOT = ROOT / ".cache" / "c10_cuda" / "why_not"
+pytestmark = pytest.mark.skipif(
+    not DEVICE.exists(), reason=f"no CUDA build of torch to take the allocator from: {WHY_NOT.read_text().strip() if WHY_NOT.exists() else 'scripts/setup --tests gets it'}")
+
+# What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
+OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
+FAMILIES = [name for name in families("models", "styles", "coupled") if name not in OF_THE_CPU]
+
+
+def check(case, rows):
+    result = run(case, "rescue", microbatch=rows)
+    assert_equal(plain(case), result, case.tolerance)
+    if case.task.splits:
+        assert result.regions > 0, f"nothing was split: {result.report}\n{result.command}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_micro_batch(family):
+    check(Case(family, "adamw", device="cuda"), 3)
+
+
+# Enough rows that the caching allocator, which takes 2 MiB and 20 MiB at a time, has to take some.
+LARGE = {"mlp": 65536, "cnn": 4096, "gpt": 4096, "vit": 4096, "lstm_batch_first": 4096, "autocast": 8192, "bert_batch_first": 2048}
+# Rows in each micro-batch are many here, and sums over them round as those over the full batch do not.
+TOLERANCE = 5e-5
+
+
+def large(family):
+    return Case(family, "adamw", rows=LARGE[family], steps=3, device="cuda")
+
+
+def within(case, **limits):
+    """Exact under a budget of the device, and never above it."""
+    budget = limits["budget"]
+    result = run(case, "rescue", timeout=200, **limits)
+    assert_equal(plain(case), result, max(case.tolerance, TOLERANCE))
+    assert result.rescued > 0 and result.peak <= budget, f"rescued {result.rescued} times, peak {result.peak} of {budget}\n{result.command}"
+    return result
+
+
+# The first tensor of the MLP's first layer is a quarter of all.
+@pytest.mark.parametrize("share", [0.5, 0.25])
+@pytest.mark.parametrize("family", LARGE)
+def test_budget(family, share):
+    case = large(family)
+    peak = tracked(case).peak
+    if family == "mlp" and share < 0.5:
+        pytest.skip("one segment of the allocator, 20 MiB, is more")
+    result = within(case, budget=int(share * peak))
+    events = result.report["oom_events"]
+    assert {event["device"] for event in events} == {"cuda:0"}
+    assert any(event["requested_bytes"] > 0 for event in events)
+
+
+@pytest.mark.parametrize("family", ["gpt", "cnn"])
+def test_budget_with_expandable_segments(family):
+    case = large(family)
+    setting = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    within(case, budget=int(0.4 * run(case, "track", timeout=200, **setting).peak), **setting)
+
+
+@pytest.mark.parametrize("family", ["gpt", "vit", "lstm_batch_first"])
+def test_every_segment_fails_once(family):
+    case = large(family)
+    plain_failure = {}
+    outcomes = []
+    for n in range(1, 1 + max(tracked(case).allocations)):
+        spec = f"cuda:0:nth:{n}"
+        plain_failure[n] = run(case, "track", inject=spec, timeout=200)
+        result = run(case, "rescue", inject=spec, timeout=200)
+        outcomes.append(result.outcome)
+        if result.outcome == "ok":
+            assert_equal(plain(case), result, max(case.tolerance, TOLERANCE))
+        else:
+            assert (result.outcome, result.step) == ("oom", plain_failure[n].step), result.describe()
+            assert not differences(plain_failure[n].arrays, result.arrays, 0), result.describe()
+    assert all(failure.outcome == "oom" for failure in plain_failure.values()), "the retry of a failed request must fail too"
+    assert outcomes.count("ok") > len(outcomes) // 2, outcomes
