@@ -110,6 +110,11 @@ def on_device(device):
     torch.autocast = autocast
 
 
+def ran_out(error):
+    # Without its cache (PYTORCH_NO_CUDA_MEMORY_CACHING) PyTorch hands on CUDA's own error.
+    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, torch.AcceleratorError) and "out of memory" in str(error))
+
+
 def run(case, budget, inject, scratch):
     with on_device(case.get("device", "cpu")):
         return run_here(case, budget, inject, scratch)
@@ -162,7 +167,7 @@ def run_here(case, budget, inject, scratch):
                 result["live"].append(koila.live())
         task.finish(model, record)
     except Exception as error:
-        result["outcome"] = "oom" if isinstance(error, torch.OutOfMemoryError) else "error"
+        result["outcome"] = "oom" if ran_out(error) else "error"
         result["message"] = str(error)
         result["type"] = type(error).__name__
         result["traceback"] = traceback.format_exc()

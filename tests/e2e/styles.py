@@ -705,6 +705,21 @@ class HalvedOnTheWay(SmallNet):
         return F.cross_entropy(model[4](model[3](model[2](x))), y)
 
 
+@family
+class FirstLayerDecayed(SmallNet):
+    """A weight that backward does not need is written to before it."""
+
+    def step(self, model, optimizer, data, record):
+        loss = self.loss(model, *data)
+        with torch.no_grad():
+            model[0].weight.mul_(0.9)
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
 class Moving(SmallNet):
     """The batch comes from the host, as a data loader's does, and figures go back to it. On the CPU nothing moves."""
 

@@ -20,9 +20,9 @@ FAMILIES = ["cnn", "gpt"]
 OPTIMIZERS = ["sgd", "adamw"]
 
 
-def cases(families=FAMILIES, optimizers=OPTIMIZERS):
+def cases(families=FAMILIES, optimizers=OPTIMIZERS, device="cpu"):
     """Two steps each: in the first, gradients and optimizer state come into being; in the second they are there."""
-    return [Case(family, optimizer, steps=2, rows=5 if family in FAMILIES else 0) for family in families for optimizer in optimizers]
+    return [Case(family, optimizer, steps=2, rows=5 if family in FAMILIES else 0, device=device) for family in families for optimizer in optimizers]
 
 
 def allocations(case):
@@ -43,9 +43,14 @@ def main():
     parser.add_argument("--first", type=int, default=1, help="the first allocation to fail")
     parser.add_argument("--last", type=int)
     parser.add_argument("--every", type=int, default=1, help="take each n-th only")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda: simulated, and without a cache, so that each tensor is an allocation")
     parser.add_argument("--spec", default="nth:{}", help="how to fail; {} is the number")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
+    if args.device == "cuda":
+        os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        args.spec = "cuda:0:" + args.spec
     families = args.family or FAMILIES
     if families == ["all"]:
         families = list(harness.families("models", "styles", "coupled", "reads", "refused"))
@@ -72,7 +77,7 @@ def main():
     wrong = 0
     print("| model | optimizer | allocations | exact | refused as plain | wrong | seconds |\n|---|---|---|---|---|---|---|")
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for case in cases(families, args.optimizer or OPTIMIZERS):
+        for case in cases(families, args.optimizer or OPTIMIZERS, args.device):
             began = time.monotonic()
             plain(case)
             numbers = range(args.first, (args.last or allocations(case)) + 1, args.every)

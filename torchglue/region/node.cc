@@ -191,6 +191,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
     frame.values.clear();
     frame.uses.clear();
+    for (const Capture& capture : captures_) {
+      if (capture.before.defined()) torch::autograd::impl::bump_version(capture.before);
+    }
     if (!edges.empty()) {
       torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false,
                                                             /*accumulate_grad=*/true, {});

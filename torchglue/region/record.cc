@@ -151,7 +151,7 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   if (!session().converting) session().tape.settle(tensor);
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
-  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1});
+  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}});
   if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
   return id;
 }
@@ -640,11 +640,11 @@ void Region::before_write(const c10::StorageImpl* storage) {
   at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
+    capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
     if (capture.requires_grad) {
-      capture.data = nullptr;  // found out in backward, also where it was `parameter.data`, which shows no version
+      if (!capture.before.defined()) capture.before = capture.tensor.clone();
       continue;
     }
-    capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
     capture.tensor = capture.tensor.clone();
     capture.version = version_of(capture.tensor);
     capture.data = memory_of(capture.tensor);

@@ -53,6 +53,7 @@ struct Capture {
   const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
   bool requires_grad = false;
   int64_t edge = -1;             // index into the node's next_edges when it requires grad
+  at::Tensor before;             // a copy of its value then, where it has been written to since; see Note [Captures that change]
 };
 
 // A capture as operators see it: whole, or sliced on use.

@@ -51,6 +51,12 @@ void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows 
   }
 }
 
+// Note [Captures that change]
+// A parameter that is written to between forward and backward is an error to plain PyTorch if its backward pass needs the value, and none if
+// not (a first layer's weight). Micro-batches read it again in any case: from a copy that was made before the write. Each backward pass of a
+// micro-batch then runs as if the copy had been written to as well, and autograd says the same of it as in the plain run. A write
+// through `.data` shows no version: plain would go on with the new value, and koila refuses.
+
 // Note [Stand-ins]
 // Inside a micro-batch a capture that requires grad is replaced by a detached tensor on the same memory whose gradient edge is a
 // GradientSink. So the program's hooks on the capture do not fire per micro-batch, its .grad is not touched, and each micro-batch's
@@ -60,7 +66,7 @@ at::Tensor Region::use_local(Frame& frame, uint32_t id) {
   if (frame.uses.size() < uses_.size()) frame.uses.resize(uses_.size());
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
-  at::Tensor local = capture.tensor;
+  at::Tensor local = capture.before.defined() ? capture.before : capture.tensor;
   if (capture.requires_grad) {
     const auto* impl = local.unsafeGetTensorImpl();
     local = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
@@ -444,10 +450,12 @@ void Region::check_captures(const Schedule& plan) const {
       for (const Operand& o : argument.operands) {
         if (o.kind != Operand::Kind::kUse) continue;
         const Capture& capture = captures_[uses_[o.id].capture];
-        if (version_of(capture.tensor) == capture.version && memory_of(capture.tensor) != capture.data) {  // no error of the program's
+        const bool changed = version_of(capture.tensor) != capture.version;
+        if (changed && capture.before.defined()) continue;
+        if (!changed && (capture.before.defined() || memory_of(capture.tensor) != capture.data)) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to through .data, or given other memory, since.");
         }
-        TORCH_CHECK(version_of(capture.tensor) == capture.version,
+        TORCH_CHECK(!changed,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: [",
                     capture.tensor.toString(), " ", capture.tensor.sizes(), "], an input of ", instructions_[i].op.schema().name(), ", is at version ",
                     version_of(capture.tensor), "; expected version ", capture.version,
