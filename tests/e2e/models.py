@@ -469,6 +469,8 @@ class LabelsShiftedInPlace(EncoderDecoder):
 class ConnectionistTemporal(Task):
     """CTC, with lengths that the model computes."""
 
+    splits = False
+
     def model(self):
         return nn.Sequential(nn.Conv1d(3, 16, 3, padding=1), nn.GELU(), nn.Conv1d(16, 8, 3, stride=2))
 
@@ -482,7 +484,7 @@ class ConnectionistTemporal(Task):
         scores = model(x * mask[:, None].to(x.dtype)).transpose(1, 2)
         steps = (mask.sum(-1) - 3) // 2 + 1
         present = labels >= 0
-        log_probs = F.log_softmax(scores, -1, dtype=torch.float32).transpose(0, 1)
+        log_probs = F.log_softmax(scores, -1).transpose(0, 1)
         return F.ctc_loss(log_probs, labels.masked_select(present), steps, present.sum(-1), zero_infinity=True)
 
 
