@@ -14,6 +14,7 @@
 #include "torchglue/placement/placement.h"
 #include "torchglue/plan/signatures.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/pressure.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -47,6 +48,7 @@ struct Session {
   std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within
   Marks marks;
   Signatures signatures;
+  Pressure pressure;
   std::shared_ptr<Region> current;            // the region that operators join
   std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures
 

@@ -62,6 +62,10 @@ def families(*modules):
     return {name: task for name, task in FAMILIES.items() if not modules or task.__module__ in modules}
 
 
+# What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
+OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
+
+
 @dataclasses.dataclass
 class Result:
     outcome: str  # "ok", "oom" (torch.OutOfMemoryError), "error" (any other exception), "crash" (signal, exit), "timeout"

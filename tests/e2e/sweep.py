@@ -55,6 +55,8 @@ def main():
     if families == ["all"]:
         families = list(harness.families("models", "styles", "coupled", "reads", "refused"))
         families.remove("catches_and_gives_up")  # it catches the error and goes on, which is neither
+        if args.device == "cuda":
+            families = [family for family in families if family not in harness.OF_THE_CPU]
 
     # Each thread has its own two servers.
     local = threading.local()

@@ -1,17 +1,17 @@
 """The same families on "cuda": PyTorch's own caching allocator over a simulated CUDA runtime (tests/cuda), where the autograd engine runs
 backward on a thread of its own."""
 
+import dataclasses
+
 import pytest
 
-from harness import ROOT, Case, assert_equal, differences, families, plain, run, tracked
+from harness import OF_THE_CPU, ROOT, Case, assert_equal, differences, families, plain, run, tracked
 
 DEVICE = ROOT / "build" / "tests" / "cuda" / "device" / "libsim_cuda_kernels.so"
 WHY_NOT = ROOT / ".cache" / "c10_cuda" / "why_not"
 pytestmark = pytest.mark.skipif(
     not DEVICE.exists(), reason=f"no CUDA build of torch to take the allocator from: {WHY_NOT.read_text().strip() if WHY_NOT.exists() else 'scripts/setup --tests gets it'}")
 
-# What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
-OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
 FAMILIES = [name for name in families("models", "styles", "coupled") if name not in OF_THE_CPU]
 
 
@@ -84,3 +84,16 @@ def test_every_segment_fails_once(family):
             assert not differences(plain_failure[n].arrays, result.arrays, 0), result.describe()
     assert all(failure.outcome == "oom" for failure in plain_failure.values()), "the retry of a failed request must fail too"
     assert outcomes.count("ok") > len(outcomes) // 2, outcomes
+
+
+def test_pressure_shrinks_the_micro_batch():
+    """Where the allocator has to empty its cache in each step, though nothing runs out, fewer rows are taken: then it need not any more."""
+    case = Case("gpt", "adamw", rows=4096, steps=3, device="cuda")
+    budget = tracked(case).peak // 4
+    failed = {}
+    for steps in (3, 10, 14):
+        longer = dataclasses.replace(case, steps=steps)
+        result = run(longer, "rescue", budget=budget, timeout=200)
+        assert_equal(plain(longer), result, TOLERANCE)
+        failed[steps] = result.report["devices"]["cuda:0"]["failed_allocations"]
+    assert failed[14] == failed[10], failed

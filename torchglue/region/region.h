@@ -292,6 +292,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
+  void shrink_under_pressure();
   void halve(int64_t failed);  // rows that did not fit
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
   void bury_dead();

@@ -1,0 +1,24 @@
+// Memory that is had only after the caching allocator has emptied its cache.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/abi.h"
+
+namespace koila {
+
+// Note [Pressure]
+// A caching allocator that gets nothing from CUDA frees what it has cached and asks again. Once in a while that is how it should be; step after step it
+// makes each of them wait for the device and pay for its memory anew. Then the micro-batch is too large, though nothing runs out.
+class Pressure {
+ public:
+  // To be called at the end of each backward pass in micro-batches. Whether allocations on the device failed, and came through at the second
+  // try, in this pass and in one of the two before. `ran_out`: in this pass some did not come through; that has shrunk the micro-batch already.
+  bool persists(int device, bool ran_out);
+
+ private:
+  int64_t failed_[KOILA_CUDA_DEVICES] = {};  // in all, when the last pass ended
+  int score_[KOILA_CUDA_DEVICES] = {};
+};
+
+}  // namespace koila
