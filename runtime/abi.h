@@ -92,6 +92,9 @@ typedef struct koila_runtime {
   void (*on_tensors)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that anybody got on a CUDA device. To be read atomically.
   const int* cuda_in_use;
+  // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.
+  const int* captures;
+  void (*set_before_capture)(void (*before)(void));
 
   void (*on_oom)(const koila_oom_event*);
   void (*on_region)(const koila_region_event*);

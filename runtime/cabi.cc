@@ -1,6 +1,7 @@
 // The two C interfaces over the runtime: the table that the adapter gets (abi.h) and the public functions (koila/koila.h).
 #include "runtime/cabi.h"
 
+#include <atomic>
 #include <mutex>
 #include <string>
 
@@ -60,9 +61,13 @@ void on_note(const char* note) {
 }
 
 int cuda_in_use = 0;
+int captures = 0;
+std::atomic<void (*)()> before_capture{nullptr};
+
+void set_before_capture(void (*function)()) { before_capture.store(function); }
 
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, on_tensors,  &cuda_in_use, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, on_tensors,  &cuda_in_use, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 
@@ -77,6 +82,17 @@ bool start_runtime() {
 }
 
 const koila_runtime* runtime_table() { return &table; }
+
+void capture_begins() {
+  if (auto* function = before_capture.load(); function != nullptr) function();
+  __atomic_add_fetch(&captures, 1, __ATOMIC_ACQ_REL);
+}
+
+void capture_ends() {
+  int now = __atomic_load_n(&captures, __ATOMIC_ACQUIRE);
+  while (now > 0 && !__atomic_compare_exchange_n(&captures, &now, now - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+  }
+}
 
 void note_cuda_in_use() {
   if (__atomic_load_n(&cuda_in_use, __ATOMIC_RELAXED) == 0) __atomic_store_n(&cuda_in_use, 1, __ATOMIC_RELEASE);

@@ -16,6 +16,10 @@ const koila_runtime* runtime_table();
 // To be called when something has been allocated on a CUDA device.
 void note_cuda_in_use();
 
+// To be called around the capture of a CUDA graph. The adapter is told before it begins.
+void capture_begins();
+void capture_ends();
+
 // To be called when the adapter has attached: from here on there is a report to write at exit.
 void runtime_attached(const char* torch_version);
 

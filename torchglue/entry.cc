@@ -65,6 +65,11 @@ void redirect(const koila_redirect& entry, F& real_function, F own) {
   *entry.slot = reinterpret_cast<void*>(own);
 }
 
+void before_capture() {
+  Session& s = session();
+  if (s.rescue && std::this_thread::get_id() == s.owner) s.settle();
+}
+
 // Note [Fork]
 // A forked child has one thread and a copy of everything. Its tape and regions would go on holding the parent's step; they are emptied,
 // by leaking what lies there: destructors may take locks that another thread of the parent held.
@@ -111,6 +116,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);
   redirect(redirects[KOILA_TO_DLPACK_VERSIONED], real.to_dlpack_versioned, &to_dlpack_versioned);
   redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
+  runtime->set_before_capture(&before_capture);
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
   intercept_this_thread();

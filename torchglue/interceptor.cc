@@ -36,7 +36,7 @@ constexpr c10::DispatchKeySet kStayOut({
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Session& s = session();
   if (s.meets_cuda()) attach_cuda_allocator();
-  if (!s.rescue || keys.has_any(kStayOut)) {
+  if (!s.rescue || keys.has_any(kStayOut) || s.capturing()) {
     run_plainly(op, keys, stack);
     return;
   }

@@ -25,7 +25,7 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
-void Session::stay_out(const char* why) {
+void Session::settle() {
   for (const auto& region : live_regions()) {
     region->materialise_held();
     region->close();
@@ -33,6 +33,10 @@ void Session::stay_out(const char* why) {
   tape.cut();
   marks.clear();
   current.reset();
+}
+
+void Session::stay_out(const char* why) {
+  settle();
   rescue = false;
   runtime->on_note(why);
 }

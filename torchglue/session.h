@@ -57,8 +57,13 @@ struct Session {
   // The region for rows of this batch: the current one when it fits, else a new one.
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
-  // Gives everything that is deferred its value, and leaves the rest of the process alone.
+  // Gives everything that is deferred its value. What comes next has nothing to do with it.
+  void settle();
+  // The same, and leaves the rest of the process alone.
   void stay_out(const char* why);
+
+  // While a CUDA graph is captured koila stays out: of what is recorded there nothing runs yet.
+  bool capturing() const { return __atomic_load_n(runtime->captures, __ATOMIC_ACQUIRE) != 0; }
 
   // Rows of the batch that this step is split by already; 0: it is not.
   int64_t batch_in_use();

@@ -2,6 +2,7 @@
 #ifndef KOILA_SHIM_CUDA_ACCOUNT_H_
 #define KOILA_SHIM_CUDA_ACCOUNT_H_
 
+#include "runtime/cabi.h"
 #include "shim/cuda/call.h"
 
 namespace koila::cuda {
@@ -70,6 +71,24 @@ template <class Real>
 Error show_budget(const Call& call, std::size_t* free, std::size_t* total, Real&& real) {
   const Error error = real();
   if (error == kSuccess && call.counts()) lower_to_budget(call, call.device(), free, total);
+  return error;
+}
+
+// A graph is recorded between the two: what koila does by itself must not end up in it.
+template <class Real>
+Error begin_capture(const Call& call, Real&& real) {
+  if (!call.counts()) return real();
+  capture_begins();
+  const Error error = real();
+  if (error != kSuccess) capture_ends();
+  return error;
+}
+
+// An error too ends it: of a capture that has become invalid.
+template <class Real>
+Error end_capture(const Call& call, Real&& real) {
+  const Error error = real();
+  if (call.counts()) capture_ends();
   return error;
 }
 

@@ -173,3 +173,33 @@ KOILA_HOOK(cudaGetDriverEntryPointByVersion_ptsz, const char* symbol, void** fun
   KOILA_CALL(cudaGetDriverEntryPointByVersion_ptsz);
   return hand_out(call, symbol, function, KOILA_REAL(cudaGetDriverEntryPointByVersion_ptsz, symbol, function, version, flags, status));
 }
+
+KOILA_HOOK(cudaStreamBeginCapture, Handle stream, int mode) {
+  KOILA_CALL(cudaStreamBeginCapture);
+  return begin_capture(call, KOILA_REAL(cudaStreamBeginCapture, stream, mode));
+}
+
+KOILA_HOOK(cudaStreamBeginCaptureToGraph, Handle stream, Handle graph, const Handle* nodes, const void* edges, std::size_t count, int mode) {
+  KOILA_CALL(cudaStreamBeginCaptureToGraph);
+  return begin_capture(call, KOILA_REAL(cudaStreamBeginCaptureToGraph, stream, graph, nodes, edges, count, mode));
+}
+
+KOILA_HOOK(cudaStreamEndCapture, Handle stream, Handle* graph) {
+  KOILA_CALL(cudaStreamEndCapture);
+  return end_capture(call, KOILA_REAL(cudaStreamEndCapture, stream, graph));
+}
+
+KOILA_HOOK(cudaStreamBeginCapture_ptsz, Handle stream, int mode) {
+  KOILA_CALL(cudaStreamBeginCapture_ptsz);
+  return begin_capture(call, KOILA_REAL(cudaStreamBeginCapture_ptsz, stream, mode));
+}
+
+KOILA_HOOK(cudaStreamBeginCaptureToGraph_ptsz, Handle stream, Handle graph, const Handle* nodes, const void* edges, std::size_t count, int mode) {
+  KOILA_CALL(cudaStreamBeginCaptureToGraph_ptsz);
+  return begin_capture(call, KOILA_REAL(cudaStreamBeginCaptureToGraph_ptsz, stream, graph, nodes, edges, count, mode));
+}
+
+KOILA_HOOK(cudaStreamEndCapture_ptsz, Handle stream, Handle* graph) {
+  KOILA_CALL(cudaStreamEndCapture_ptsz);
+  return end_capture(call, KOILA_REAL(cudaStreamEndCapture_ptsz, stream, graph));
+}

@@ -67,6 +67,9 @@ TEST(Header, ErrorsAreTheHeaders) {
 #define cudaFreeAsync_ptsz cudaFreeAsync
 #define cudaGetDriverEntryPoint_ptsz cudaGetDriverEntryPoint
 #define cudaGetDriverEntryPointByVersion_ptsz cudaGetDriverEntryPointByVersion
+#define cudaStreamBeginCapture_ptsz cudaStreamBeginCapture
+#define cudaStreamBeginCaptureToGraph_ptsz cudaStreamBeginCaptureToGraph
+#define cudaStreamEndCapture_ptsz cudaStreamEndCapture
 
 TEST(Header, RuntimeSignaturesAreTheHeaders) {
 #define KOILA_CUDA(name, parameters) static_assert(Alike<Error parameters, decltype(::name)>::value, #name);

@@ -227,7 +227,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   Session& s = session();
   // koila's own passes leave the interceptor out.
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
-  if ((s.engine_depth > 0 && !within) || !s.rescue || std::this_thread::get_id() != s.owner) {
+  if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || std::this_thread::get_id() != s.owner) {
     return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
   struct EndOfStep {

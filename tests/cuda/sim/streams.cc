@@ -193,6 +193,25 @@ SIM_EXPORT cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return result(ask(stream, device, [current](const Stream& s) { return s.id == 0 ? current : s.device; }));
 }
 
+// A capture records nothing, and the stream does not say that it is under way: work is done at once all the same.
+SIM_EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  SIM_CALL();
+  unsigned long long id;
+  return result(ask(stream, &id, [](const Stream& s) { return s.id; }));
+}
+
+SIM_EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t, const cudaGraphNode_t*, const cudaGraphEdgeData*, size_t,
+                                                     cudaStreamCaptureMode) {
+  SIM_CALL();
+  unsigned long long id;
+  return result(ask(stream, &id, [](const Stream& s) { return s.id; }));
+}
+
+SIM_EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  SIM_CALL();
+  return result(ask(stream, graph, [](const Stream&) { return cudaGraph_t{}; }));
+}
+
 SIM_EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   SIM_CALL();
   return result(ask(stream, status, [](const Stream&) { return cudaStreamCaptureStatusNone; }));
@@ -285,6 +304,11 @@ SIM_TWIN(cudaStreamGetPriority_ptsz, cudaStreamGetPriority, (cudaStream_t stream
 SIM_TWIN(cudaStreamGetFlags_ptsz, cudaStreamGetFlags, (cudaStream_t stream, unsigned int* flags), (stream, flags))
 SIM_TWIN(cudaStreamGetId_ptsz, cudaStreamGetId, (cudaStream_t stream, unsigned long long* id), (stream, id))
 SIM_TWIN(cudaStreamGetDevice_ptsz, cudaStreamGetDevice, (cudaStream_t stream, int* device), (stream, device))
+SIM_TWIN(cudaStreamBeginCapture_ptsz, cudaStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode), (stream, mode))
+SIM_TWIN(cudaStreamBeginCaptureToGraph_ptsz, cudaStreamBeginCaptureToGraph,
+         (cudaStream_t stream, cudaGraph_t graph, const cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, size_t count, cudaStreamCaptureMode mode),
+         (stream, graph, nodes, edges, count, mode))
+SIM_TWIN(cudaStreamEndCapture_ptsz, cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t* graph), (stream, graph))
 SIM_TWIN(cudaStreamIsCapturing_ptsz, cudaStreamIsCapturing, (cudaStream_t stream, cudaStreamCaptureStatus* status), (stream, status))
 SIM_TWIN(cudaStreamGetCaptureInfo_ptsz, cudaStreamGetCaptureInfo,
          (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,

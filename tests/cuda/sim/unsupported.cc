@@ -73,9 +73,8 @@
   _(cudaOccupancyAvailableDynamicSMemPerBlock) _(cudaOccupancyMaxActiveBlocksPerMultiprocessor)                                          \
   _(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) _(cudaOccupancyMaxActiveClusters) _(cudaOccupancyMaxPotentialClusterSize)    \
   _(cudaSignalExternalSemaphoresAsync) _(cudaSignalExternalSemaphoresAsync_ptsz) _(cudaStreamAttachMemAsync)                             \
-  _(cudaStreamAttachMemAsync_ptsz) _(cudaStreamBeginCapture) _(cudaStreamBeginCaptureToGraph) _(cudaStreamBeginCaptureToGraph_ptsz)      \
-  _(cudaStreamBeginCapture_ptsz) _(cudaStreamCopyAttributes) _(cudaStreamCopyAttributes_ptsz) _(cudaStreamEndCapture)                    \
-  _(cudaStreamEndCapture_ptsz) _(cudaStreamGetAttribute) _(cudaStreamGetAttribute_ptsz) _(cudaStreamSetAttribute)                        \
+  _(cudaStreamAttachMemAsync_ptsz) _(cudaStreamCopyAttributes) _(cudaStreamCopyAttributes_ptsz)                                          \
+  _(cudaStreamGetAttribute) _(cudaStreamGetAttribute_ptsz) _(cudaStreamSetAttribute)                                                     \
   _(cudaStreamSetAttribute_ptsz) _(cudaStreamUpdateCaptureDependencies) _(cudaStreamUpdateCaptureDependencies_ptsz)                      \
   _(cudaUserObjectCreate) _(cudaUserObjectRelease) _(cudaUserObjectRetain) _(cudaVDPAUGetDevice) _(cudaVDPAUSetVDPAUDevice)              \
   _(cudaWaitExternalSemaphoresAsync) _(cudaWaitExternalSemaphoresAsync_ptsz)
