@@ -747,6 +747,7 @@ class MovedOnTheWay(Moving):
     """A layer of the host's between two of the device's, rows picked by an index on the host, and a penalty on the host."""
 
     splits = False
+    symmetric = False
 
     def loss(self, model, x, y):
         device = next(model.parameters()).device
