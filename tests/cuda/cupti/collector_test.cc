@@ -18,9 +18,11 @@
 namespace koila::cupti {
 namespace {
 
+// Loaded before anybody asks for that name: a sanitizer's dlopen does not look where this program would.
+void* const library = dlopen(FAKE_CUPTI, RTLD_NOW);
+
 template <class F>
 F* fake(const char* name) {
-  void* library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
   return library != nullptr ? reinterpret_cast<F*>(dlsym(library, name)) : nullptr;
 }
 
