@@ -720,6 +720,26 @@ class FirstLayerDecayed(SmallNet):
         record.value("loss", loss)
 
 
+class GhostNorm(nn.Module):
+    """Batch norm over a few rows at a time: its statistics move several times in a step."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+
+    def forward(self, x):
+        return torch.cat([self.norm(part) for part in x.chunk(max(1, len(x) // 4))])
+
+
+@family
+class GhostBatchNorm(SmallNet):
+    splits = False
+    symmetric = False
+
+    def model(self):
+        return nn.Sequential(GhostNorm(24), nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 10))
+
+
 class Moving(SmallNet):
     """The batch comes from the host, as a data loader's does, and figures go back to it. On the CPU nothing moves."""
 

@@ -21,7 +21,7 @@ def test_fail_once(case):
     assert len(within) >= SAMPLE // 5 and len(refused) <= 1, f"refused: {refused} of {within}"
 
 
-@pytest.mark.parametrize("family", ["early_exit", "labels_shifted_in_place", "connectionist_temporal", "transformer_of_reentrant_checkpoints", "transformer_of_checkpoints", "checkpoint_of_softmax_over_batch",
+@pytest.mark.parametrize("family", ["early_exit", "ghost_batch_norm", "labels_shifted_in_place", "connectionist_temporal", "transformer_of_reentrant_checkpoints", "transformer_of_checkpoints", "checkpoint_of_softmax_over_batch",
                                     "embedding_scaled_by_frequency", "mixture_of_experts", "encoder_decoder", "spectral_convolution"])
 def test_fail_once_elsewhere(family):
     case, = cases([family], ["adamw"])

@@ -69,6 +69,9 @@ class RealValues {
     const TapeOp& op = tape_.ops()[value.producer];
     check_hooks(tape_, op);
     if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+    if (op_traits(op.op).silent_effect) {
+      throw CannotConvert("running statistics, or another buffer, would be updated once more by " + op.op.schema().name() + ", which would have to run again at full batch.");
+    }
     if (op_traits(op.op).random) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
     }
