@@ -728,7 +728,7 @@ class GhostNorm(nn.Module):
         self.norm = nn.BatchNorm1d(features)
 
     def forward(self, x):
-        return torch.cat([self.norm(part) for part in x.chunk(max(1, len(x) // 4))])
+        return torch.cat([self.norm(part) for part in x.chunk(4)])
 
 
 @family
