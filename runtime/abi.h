@@ -90,8 +90,8 @@ typedef struct koila_runtime {
   int64_t (*failed_allocations)(int device);
   // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
   void (*on_tensors)(int device, int64_t change);
-  // Becomes 1, from 0, with the first memory that anybody got on a CUDA device. To be read atomically.
-  const int* cuda_in_use;
+  // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.
+  const int* torch_uses_cuda;
   // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.
   const int* captures;
   void (*set_before_capture)(void (*before)(void));

@@ -60,14 +60,14 @@ void on_note(const char* note) {
   quietly([&] { Runtime::get()->events().add_note(text_of(note)); });
 }
 
-int cuda_in_use = 0;
+int torch_uses_cuda = 0;
 int captures = 0;
 std::atomic<void (*)()> before_capture{nullptr};
 
 void set_before_capture(void (*function)()) { before_capture.store(function); }
 
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, on_tensors,  &cuda_in_use, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, on_tensors,  &torch_uses_cuda, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 
@@ -94,8 +94,8 @@ void capture_ends() {
   }
 }
 
-void note_cuda_in_use() {
-  if (__atomic_load_n(&cuda_in_use, __ATOMIC_RELAXED) == 0) __atomic_store_n(&cuda_in_use, 1, __ATOMIC_RELEASE);
+void note_torch_uses_cuda() {
+  if (__atomic_load_n(&torch_uses_cuda, __ATOMIC_RELAXED) == 0) __atomic_store_n(&torch_uses_cuda, 1, __ATOMIC_RELEASE);
 }
 
 void runtime_attached(const char* torch_version) {

@@ -13,8 +13,8 @@ bool start_runtime();
 // The functions that the adapter calls. Valid once started, for the life of the process.
 const koila_runtime* runtime_table();
 
-// To be called when something has been allocated on a CUDA device.
-void note_cuda_in_use();
+// To be called when PyTorch's CUDA allocator has got something on a device.
+void note_torch_uses_cuda();
 
 // To be called around the capture of a CUDA graph. The adapter is told before it begins.
 void capture_begins();

@@ -55,25 +55,39 @@ bool read_microbatch(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
-bool read_cpu_memory(const std::string& value, Config& config, std::string&) {
-  if (value == "auto") {
-    config.cpu_memory = {MemoryBudget::Kind::kAuto, 0, 0};
-  } else if (const auto share = parse_percent(value)) {
-    config.cpu_memory = {MemoryBudget::Kind::kShare, 0, *share};
-  } else if (const auto bytes = parse_bytes(value)) {
-    config.cpu_memory = {MemoryBudget::Kind::kBytes, *bytes, 0};
+// What stands between the commas, an empty text as well.
+std::vector<std::string> parts_of(const std::string& value) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= value.size();) {
+    const std::size_t end = std::min(value.find(',', begin), value.size());
+    parts.push_back(trimmed(value.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// A size or a share.
+bool read_budget(const std::string& text, MemoryBudget& budget) {
+  if (const auto share = parse_percent(text)) {
+    budget = {MemoryBudget::Kind::kShare, 0, *share};
+  } else if (const auto bytes = parse_bytes(text)) {
+    budget = {MemoryBudget::Kind::kBytes, *bytes, 0};
   } else {
     return false;
   }
   return true;
 }
 
+bool read_cpu_memory(const std::string& value, Config& config, std::string&) {
+  if (value != "auto") return read_budget(value, config.cpu_memory);
+  config.cpu_memory = {MemoryBudget::Kind::kAuto, 0, 0};
+  return true;
+}
+
 // "8GiB", "90%", "0:8GiB,1:4GiB".
 bool read_device_memory(const std::string& value, Config& config, std::string&) {
   std::vector<DeviceBudget> budgets;
-  for (std::size_t begin = 0; begin <= value.size();) {
-    const std::size_t end = std::min(value.find(',', begin), value.size());
-    std::string text = trimmed(value.substr(begin, end - begin));
+  for (std::string text : parts_of(value)) {
     DeviceBudget entry;
     if (const std::size_t colon = text.find(':'); colon != std::string::npos) {
       int device = -1;
@@ -82,18 +96,11 @@ bool read_device_memory(const std::string& value, Config& config, std::string&) 
       entry.device = device;
       text = trimmed(text.substr(colon + 1));
     }
-    if (const auto share = parse_percent(text)) {
-      entry.budget = {MemoryBudget::Kind::kShare, 0, *share};
-    } else if (const auto bytes = parse_bytes(text)) {
-      entry.budget = {MemoryBudget::Kind::kBytes, *bytes, 0};
-    } else {
-      return false;
-    }
+    if (!read_budget(text, entry.budget)) return false;
     for (const DeviceBudget& other : budgets) {
       if (other.device == entry.device) return false;
     }
     budgets.push_back(entry);
-    begin = end + 1;
   }
   config.device_memory = std::move(budgets);
   return true;
@@ -103,16 +110,13 @@ bool read_report(const std::string& value, Config& config, std::string& used) {
   std::vector<ReportTarget> targets;
   bool all_good = true;
   std::string good;
-  for (std::size_t begin = 0; value != "off" && begin <= value.size();) {
-    const std::size_t end = std::min(value.find(',', begin), value.size());
-    const std::string path = trimmed(value.substr(begin, end - begin));
+  for (const std::string& path : value == "off" ? std::vector<std::string>() : parts_of(value)) {
     if (const auto target = parse_report_target(path)) {
       targets.push_back(*target);
       good += (good.empty() ? "" : ",") + path;
     } else {
       all_good = false;
     }
-    begin = end + 1;
   }
   if (!all_good && targets.empty()) return false;
   if (!all_good) used = good;

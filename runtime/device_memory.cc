@@ -19,13 +19,6 @@ const char* memory_kind_name(MemoryKind kind) {
 
 namespace {
 
-// The figure's lock is held.
-std::int64_t bump(std::atomic<std::int64_t>& figure, std::int64_t n) {
-  const std::int64_t sum = figure.load(std::memory_order_relaxed) + n;
-  figure.store(sum, std::memory_order_relaxed);
-  return sum;
-}
-
 int size_class(std::int64_t bytes) {
   const int bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(bytes, 1))));
   return std::min(bits - 1, kSizeClasses - 1);
@@ -62,9 +55,9 @@ void DeviceMemory::count(const Block& block, std::int64_t held) {
   Figures& f = p.of[block.source];
   const std::lock_guard lock(p.lock);
   ledger_.of(block.place).settle(held, block.bytes);
-  bump(p.sizes[size_class(block.bytes)], 1);
-  bump(f.allocations, 1);
-  const std::int64_t live = bump(f.live, block.bytes);
+  add_locked(p.sizes[size_class(block.bytes)], 1);
+  add_locked(f.allocations, 1);
+  const std::int64_t live = add_locked(f.live, block.bytes);
   if (live > f.peak.load(std::memory_order_relaxed)) f.peak.store(live, std::memory_order_relaxed);
 }
 
@@ -85,8 +78,8 @@ void DeviceMemory::release(const Block& block) {
   Figures& f = p.of[block.source];
   const std::lock_guard lock(p.lock);
   ledger_.of(block.place).give_back(block.bytes);
-  bump(f.live, -block.bytes);
-  bump(f.frees, 1);
+  add_locked(f.live, -block.bytes);
+  add_locked(f.frees, 1);
 }
 
 PointerTable::Taken DeviceMemory::forget_all(int place) {

@@ -18,6 +18,7 @@
 namespace koila {
 
 enum class MemoryKind : std::uint8_t { kDevice, kPool, kArray, kVirtual, kManaged, kPinned };
+constexpr int kMemoryKinds = 6;
 const char* memory_kind_name(MemoryKind kind);
 
 constexpr std::size_t kMaxSources = 128;

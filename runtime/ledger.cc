@@ -25,20 +25,20 @@ bool Account::try_reserve(std::int64_t bytes) {
 bool Account::hold(std::int64_t bytes) {
   // A request of more bytes than there are numbers for is CUDA's to refuse, unless there is a budget.
   if (const std::int64_t limit = budget(); limit > 0 && (bytes < 0 || bytes > limit - held_.load(std::memory_order_relaxed))) return false;
-  add(held_, bytes);
+  add_locked(held_, bytes);
   return true;
 }
 
 void Account::settle(std::int64_t held, std::int64_t came) {
-  add(held_, came - held);
-  add(allocations_, 1);
-  raise_peak(add(live_, came));
+  add_locked(held_, came - held);
+  add_locked(allocations_, 1);
+  raise_peak(add_locked(live_, came));
 }
 
 void Account::give_back(std::int64_t bytes) {
-  add(held_, -bytes);
-  add(live_, -bytes);
-  add(frees_, 1);
+  add_locked(held_, -bytes);
+  add_locked(live_, -bytes);
+  add_locked(frees_, 1);
 }
 
 void Account::release(std::int64_t bytes) {

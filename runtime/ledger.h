@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "runtime/abi.h"
+#include "runtime/spin_lock.h"
 
 namespace koila {
 
@@ -34,10 +35,10 @@ class alignas(64) Account {
   // budget, then settle() counts live what came (which may be more), or cancel() says that nothing did. give_back() is their release().
   // They and start_request() are for one thread at a time, under a lock of the caller's (DeviceMemory has one per place), and not for an account
   // that anybody try_reserve()s of: so each figure is a plain addition, where it would be an atomic one several times a call.
-  std::int64_t start_request() { return add(requests_, 1); }
+  std::int64_t start_request() { return add_locked(requests_, 1); }
   bool hold(std::int64_t bytes);
   void settle(std::int64_t held, std::int64_t came);
-  void cancel(std::int64_t held) { add(held_, -held); }
+  void cancel(std::int64_t held) { add_locked(held_, -held); }
   void give_back(std::int64_t bytes);
 
   // 0: none. Bytes already live stay live, even beyond the budget.
@@ -64,12 +65,6 @@ class alignas(64) Account {
 
  private:
   void raise_peak(std::int64_t live);
-
-  static std::int64_t add(std::atomic<std::int64_t>& figure, std::int64_t n) {
-    const std::int64_t sum = figure.load(std::memory_order_relaxed) + n;
-    figure.store(sum, std::memory_order_relaxed);
-    return sum;
-  }
 
   std::atomic<std::int64_t> live_{0};
   std::atomic<std::int64_t> held_{0};  // live, and on its way

@@ -5,8 +5,16 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdint>
 
 namespace koila {
+
+// For a figure that is written by whoever holds its lock, and read at any time: the sum.
+inline std::int64_t add_locked(std::atomic<std::int64_t>& figure, std::int64_t n) {
+  const std::int64_t sum = figure.load(std::memory_order_relaxed) + n;
+  figure.store(sum, std::memory_order_relaxed);
+  return sum;
+}
 
 class SpinLock {
  public:

@@ -137,10 +137,8 @@ bool is_program(const void* base) {
 }
 
 void* find_real_for(const char* symbol, const char* prefix, const void* caller) {
-  Dl_info info;
-  // A handle searches the object and what it depends on, and never the preload.
-  if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr && !is_program(info.dli_fbase))
-    if (void* found = find_in(info.dli_fname, symbol)) return found;
+  if (!is_program(base_of(caller)))
+    if (void* found = find_beside(caller, symbol)) return found;
   if (void* found = dlsym(RTLD_NEXT, symbol); found != nullptr && !is_ours(found)) return found;
   for (const std::string& path : loaded_paths()) {
     const std::size_t slash = path.rfind('/');
@@ -150,9 +148,10 @@ void* find_real_for(const char* symbol, const char* prefix, const void* caller) 
   return nullptr;
 }
 
-void* find_beside(const void* function, const char* symbol) {
+// A handle searches the object and what it depends on, and never the preload.
+void* find_beside(const void* code, const char* symbol) {
   Dl_info info;
-  if (function == nullptr || dladdr(function, &info) == 0 || info.dli_fname == nullptr) return nullptr;
+  if (code == nullptr || dladdr(code, &info) == 0 || info.dli_fname == nullptr) return nullptr;
   return find_in(info.dli_fname, symbol);
 }
 
@@ -163,10 +162,7 @@ void keep_loaded(const void* function) {
 
 void* find_init_module(const void* caller) {
   constexpr const char* kSymbol = "initModule";
-  Dl_info info;
-  // A handle searches the object and what it depends on, and never the preload.
-  if (dladdr(caller, &info) != 0 && info.dli_fname != nullptr)
-    if (void* found = find_in(info.dli_fname, kSymbol)) return found;
+  if (void* found = find_beside(caller, kSymbol)) return found;
   return find_real(kSymbol, "libtorch_python.so");
 }
 

@@ -22,8 +22,8 @@ void* find_real(const char* symbol, const char* library);
 // name, whatever a packager put behind it ("libcudart" is "libcudart-1a2b3c4d.so.13" too).
 void* find_real_for(const char* symbol, const char* prefix, const void* caller);
 
-// `symbol` in the library that has `function`; null when it has none.
-void* find_beside(const void* function, const char* symbol);
+// `symbol` in the library that the code is in, or in those that it is linked with; null when there is none.
+void* find_beside(const void* code, const char* symbol);
 
 // The library that has `function` stays loaded until the process ends.
 void keep_loaded(const void* function);

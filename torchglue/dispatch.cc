@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
@@ -17,8 +18,6 @@
 namespace koila {
 
 namespace {
-
-constexpr c10::DispatchKeySet kBelowInterceptor(c10::DispatchKeySet::FULL_AFTER, kInterceptorKey);
 
 // One tensor among the arguments that is split, or whose value does not exist.
 struct SplitArgument {
@@ -263,17 +262,14 @@ bool decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     op.redispatchBoxed(keys & kBelowInterceptor, stack);
     return true;
   }
-  const size_t count = op.schema().arguments().size();
-  const std::vector<c10::IValue> arguments(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
-  const size_t bottom = stack->size() - count;
+  const KeptArguments arguments(*stack, op.schema().arguments().size());
   try {
     op.redispatchBoxed(keys & kBelowInterceptor, stack);
     return true;
   } catch (const c10::Error& error) {
     if (!is_raw_access(error)) throw;
   }
-  stack->resize(bottom);
-  stack->insert(stack->end(), arguments.begin(), arguments.end());
+  arguments.put_back(*stack);
   return false;
 }
 

@@ -25,14 +25,18 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
+void Session::forget_step() {
+  tape.cut();
+  marks.clear();
+  current.reset();
+}
+
 void Session::settle() {
   for (const auto& region : live_regions()) {
     region->materialise_held();
     region->close();
   }
-  tape.cut();
-  marks.clear();
-  current.reset();
+  forget_step();
 }
 
 void Session::stay_out(const char* why) {

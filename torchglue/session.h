@@ -57,7 +57,9 @@ struct Session {
   // The region for rows of this batch: the current one when it fits, else a new one.
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
-  // Gives everything that is deferred its value. What comes next has nothing to do with it.
+  // What comes next has nothing to do with what was recorded.
+  void forget_step();
+  // The same, and gives everything that is deferred its value.
   void settle();
   // The same, and leaves the rest of the process alone.
   void stay_out(const char* why);
@@ -69,7 +71,7 @@ struct Session {
   int64_t batch_in_use();
 
   std::atomic<bool> cuda_waits{true};  // PyTorch's CUDA allocator is still to be met
-  bool meets_cuda() const { return cuda_waits.load(std::memory_order_relaxed) && __atomic_load_n(runtime->cuda_in_use, __ATOMIC_ACQUIRE) != 0; }
+  bool meets_cuda() const { return cuda_waits.load(std::memory_order_relaxed) && __atomic_load_n(runtime->torch_uses_cuda, __ATOMIC_ACQUIRE) != 0; }
 
   std::thread::id owner;
   // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.

@@ -14,6 +14,9 @@ namespace koila {
 // The out-of-tree dispatch key that the interceptor lives on: above autocast and autograd, unused by PyTorch itself.
 inline constexpr c10::DispatchKey kInterceptorKey = c10::DispatchKey::DeferredInit;
 
+// Where a call goes on from there.
+inline constexpr c10::DispatchKeySet kBelowInterceptor(c10::DispatchKeySet::FULL_AFTER, kInterceptorKey);
+
 // Grad mode, inference mode and autocast, as an operator call found them.
 struct OpState {
   c10::DispatchKeySet included;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/cabi.h"
 #include "shim/cupti/collector.h"
 
 namespace koila::cuda {
@@ -47,7 +46,7 @@ void cancel(const Call& call, int place, std::size_t bytes, Error error) {
 }
 
 void settle(const Call& call, MemoryKind kind, int place, std::size_t asked, std::size_t given, const void* address) {
-  if (place >= 0) note_cuda_in_use();
+  if (place >= 0 && call.is_torch()) note_torch_uses_cuda();
   cupti::seen(address);
   call.runtime().device_memory().add(reinterpret_cast<std::uintptr_t>(address),
                                      {static_cast<std::int64_t>(given), static_cast<std::int16_t>(place), call.source(kind)},

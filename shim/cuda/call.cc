@@ -8,6 +8,7 @@
 
 #include "runtime/cabi.h"
 #include "shim/cupti/collector.h"
+#include "shim/library_name.h"
 #include "shim/resolve.h"
 
 namespace koila::cuda {
@@ -22,19 +23,6 @@ constexpr const char* kNames[] = {
     "cudaGetDevice",
 };
 static_assert(std::size(kNames) == kFunctions);
-
-// "c10_cuda" of ".../libc10_cuda.so", "cublas" of ".../libcublas-3b81d170.so.12".
-std::string short_name(const char* path) {
-  std::string name = path != nullptr ? path : "";
-  name.erase(0, name.rfind('/') + 1);
-  name.resize(std::min(name.find(".so"), name.size()));
-  if (name.starts_with("lib")) name.erase(0, 3);
-  // A hash that a packager put behind the name: eight hexadecimal digits.
-  if (name.size() > 9 && name[name.size() - 9] == '-' && name.find_first_not_of("0123456789abcdef", name.size() - 8) == std::string::npos) {
-    name.resize(name.size() - 9);
-  }
-  return name.empty() ? "program" : name;
-}
 
 // Call sites by address and function, for ever. Reading takes no lock; the few there are come in one by one.
 class CallSites {
@@ -79,10 +67,12 @@ class CallSites {
     site->malloc = beside(k_cudaMalloc);
     site->mem_get_info = beside(k_cudaMemGetInfo);
     Dl_info info;
-    const bool known = dladdr(caller, &info) != 0;
-    const std::string library = known && !shim::is_program(info.dli_fbase) ? short_name(info.dli_fname) : "program";
+    const bool in_library = dladdr(caller, &info) != 0 && !shim::is_program(info.dli_fbase);
+    std::string library = in_library ? shim::library_name(info.dli_fname) : "";
+    if (library.empty()) library = "program";
+    site->is_torch = library == "c10_cuda";
     if (Runtime* runtime = Runtime::get(); runtime != nullptr) {
-      for (int kind = 0; kind < 6; ++kind) site->sources[kind] = runtime->device_memory().source(static_cast<MemoryKind>(kind), library);
+      for (int kind = 0; kind < kMemoryKinds; ++kind) site->sources[kind] = runtime->device_memory().source(static_cast<MemoryKind>(kind), library);
     }
     return site;
   }

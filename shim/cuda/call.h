@@ -38,8 +38,8 @@ struct CallSite {
   void* get_device = nullptr;   // cudaGetDevice and cudaMalloc of the same cudart
   void* malloc = nullptr;
   void* mem_get_info = nullptr;
-  const char* library = nullptr;  // short name of the caller's: "c10_cuda", "nccl", or "program"
-  std::uint16_t sources[6] = {};  // by MemoryKind; numbers in DeviceMemory
+  bool is_torch = false;        // PyTorch's CUDA allocator
+  std::uint16_t sources[kMemoryKinds] = {};  // by MemoryKind; numbers in DeviceMemory, by the caller's library
 };
 
 class Call {
@@ -61,6 +61,9 @@ class Call {
   // The calling thread's device; 0 when it cannot be told.
   int device() const;
   std::uint16_t source(MemoryKind kind) const { return site_->sources[static_cast<int>(kind)]; }
+
+  // Whether it is PyTorch's CUDA allocator that asks.
+  bool is_torch() const { return site_->is_torch; }
 
   // Its budget comes into force when a device is first used.
   void meet(int device) const;

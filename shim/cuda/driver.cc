@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstring>
 
-#include "runtime/cabi.h"
 
 #include "shim/cuda/account.h"
 #include "shim/cuda/virtual_memory.h"
@@ -132,7 +131,7 @@ Error cuMemCreate(AllocationHandle* handle, std::size_t bytes, const AllocationP
     return error;
   }
   const Block block{static_cast<std::int64_t>(bytes), static_cast<std::int16_t>(place), call.source(kind)};
-  if (on_device) note_cuda_in_use();
+  if (on_device && call.is_torch()) note_torch_uses_cuda();
   call.runtime().device_memory().count(block, block.bytes);
   virtual_memory().created(*handle, block);
   return error;
@@ -155,7 +154,7 @@ Error cuMemRetainAllocationHandle(AllocationHandle* handle, void* pointer) {
 Error cuMemMap(DevicePointer pointer, std::size_t bytes, std::size_t offset, AllocationHandle handle, unsigned long long flags) {
   KOILA_CALL();
   const Error error = KOILA_REAL(cuMemMap, pointer, bytes, offset, handle, flags)();
-  if (error == kSuccess && call.counts()) virtual_memory().mapped(pointer, bytes, handle);
+  if (error == kSuccess && call.counts()) virtual_memory().mapped(pointer, handle);
   return error;
 }
 

@@ -12,7 +12,7 @@ void VirtualMemory::retained(AllocationHandle handle) {
   if (const auto it = physical_.find(handle); it != physical_.end()) ++it->second.references;
 }
 
-void VirtualMemory::mapped(DevicePointer address, std::size_t, AllocationHandle handle) {
+void VirtualMemory::mapped(DevicePointer address, AllocationHandle handle) {
   const std::lock_guard lock(mutex_);
   const auto it = physical_.find(handle);
   if (it == physical_.end()) return;  // imported: another process has it on its account

@@ -1,7 +1,7 @@
 // Physical memory behind the driver's virtual addresses (cuMemCreate, cuMemMap), as expandable segments use it.
 //
-// A handle's memory goes when the handle has been released as often as it was created and retained, and nothing is mapped to it any more. Thread-safe; one lock, for these calls
-// are rare and slow.
+// A handle's memory goes when the handle has been released as often as it was created and retained, and nothing is mapped to it any more.
+// Thread-safe; one lock, for these calls are rare and slow.
 #ifndef KOILA_SHIM_CUDA_VIRTUAL_MEMORY_H_
 #define KOILA_SHIM_CUDA_VIRTUAL_MEMORY_H_
 
@@ -18,7 +18,7 @@ class VirtualMemory {
  public:
   void created(AllocationHandle handle, const Block& block);
   void retained(AllocationHandle handle);
-  void mapped(DevicePointer address, std::size_t bytes, AllocationHandle handle);
+  void mapped(DevicePointer address, AllocationHandle handle);
 
   // A reference to the handle's memory goes: its own, or that of each mapping that begins in the range. `last` is called with each block that goes.
   template <class F>

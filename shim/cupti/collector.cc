@@ -10,6 +10,7 @@
 #include "runtime/runtime.h"
 #include "shim/cupti/library.h"
 #include "shim/cupti/unseen.h"
+#include "shim/library_name.h"
 
 namespace koila::cupti {
 
@@ -58,15 +59,6 @@ void requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* max_recor
   *max_records = kRecordsPerBuffer;
 }
 
-// "cublas" of "/usr/lib/libcublas.so.13".
-std::string short_name(const char* path) {
-  std::string name = path != nullptr ? path : "";
-  name.erase(0, name.rfind('/') + 1);
-  name.resize(std::min(name.find(".so"), name.size()));
-  if (name.starts_with("lib")) name.erase(0, 3);
-  return name;
-}
-
 int place_of(const MemoryRecord& record) {
   if (record.memory == kPinned) return KOILA_PINNED;
   if (record.memory == kManaged || record.memory == kManagedStatic) return KOILA_MANAGED;
@@ -79,7 +71,7 @@ void take(const MemoryRecord& record) {
   if (record.operation != kAllocation) return;
   const int place = place_of(record);
   if (!is_device(place)) return;
-  const std::string library = state->has_source ? short_name(record.source) : "";
+  const std::string library = state->has_source ? shim::library_name(record.source) : "";
   state->unseen.allocated(record.address, static_cast<std::int64_t>(record.bytes), place, library, /*hooked=*/library == "koila");
 }
 

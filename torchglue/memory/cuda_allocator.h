@@ -7,11 +7,11 @@ namespace koila {
 
 // Note [Meeting the CUDA allocator]
 // The allocator takes observers only once it is initialised, by the program's first use of a device, and forgets none: there is no
-// detaching. So koila waits for the first allocation that the preload sees on a device, and attaches before the operator after it. What
+// detaching. So koila waits for the first memory that the preload sees it get on a device, and attaches before the operator after it. What
 // was allocated by then is read off the allocator's own statistics.
 
 // Attaches if the allocator is there and ready and has not been attached to; else does nothing. Any thread. To be called once
-// something has been allocated on a device (koila_runtime.cuda_in_use).
+// the allocator has got something on a device (koila_runtime.torch_uses_cuda).
 void attach_cuda_allocator();
 
 // Gives the blocks that nobody uses back to the device: a region's micro-batches need other sizes than the full batch did. Does nothing for

@@ -103,9 +103,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
 
 void end_step() {
   Session& s = session();
-  s.tape.cut();
-  s.marks.clear();
-  s.current.reset();
+  s.forget_step();
   s.live_regions();
   if (s.engine_depth > 0) return;
   s.tape.forget_functions();

@@ -323,7 +323,7 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
   } converting{s, tape};
   s.converting = true;
   const auto needed = needed_ops(tape, plan);
-  at::Device device = tape.values()[plan.seeds[0].value].lock().device();
+  const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
   if (s.current) micro_batch = s.current->micro_batch();

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "torchglue/dispatch.h"
+#include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
@@ -18,14 +19,6 @@
 namespace koila {
 
 namespace {
-
-constexpr c10::DispatchKeySet kBelowInterceptor(c10::DispatchKeySet::FULL_AFTER, kInterceptorKey);
-using Arguments = c10::SmallVector<c10::IValue, 8>;
-
-void put_back(torch::jit::Stack* stack, size_t bottom, const Arguments& arguments) {
-  stack->resize(bottom);
-  stack->insert(stack->end(), arguments.begin(), arguments.end());
-}
 
 // Micro-batch 0 of a region that is under way may stand in the way of an operator outside it.
 bool shrink_regions() {
@@ -66,7 +59,7 @@ int64_t split_step(const OutOfMemory& oom) {
 }
 
 // Whether nothing is lost if the call has written to its arguments before it failed: they are computed anew.
-bool may_repeat(const c10::OperatorHandle& op, const Arguments& arguments) {
+bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
   if (traits.silent_effect) return false;
   if (!traits.writes) return true;
@@ -78,8 +71,7 @@ bool may_repeat(const c10::OperatorHandle& op, const Arguments& arguments) {
   return anew;
 }
 
-void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, size_t bottom, const Arguments& arguments,
-            std::exception_ptr ran_out) {
+void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
   const OpTraits& traits = op_traits(op);
@@ -115,9 +107,9 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     return false;
   };
   // The call again: split, or whole where there is more room now.
-  while (may_repeat(op, arguments) && (reason.empty() || split_more() || shrink_regions())) {
+  while (may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions())) {
     reason = "it does not fit beside one row of the batch.";
-    put_back(stack, bottom, arguments);
+    arguments.put_back(*stack);
     try {
       if (!dispatch_lazily(op, keys, stack)) run_plainly(op, keys, stack);
       return;
@@ -141,22 +133,19 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
-  const size_t count = op.schema().arguments().size();
-  const auto last = torch::jit::last(*stack, count);
-  const Arguments arguments(last.begin(), last.end());
-  const size_t bottom = stack->size() - count;
+  const KeptArguments arguments(*stack, op.schema().arguments().size());
   if (s.converting) {
     run_plainly(op, keys, stack);
     return;
   }
   // Tangents are no part of what a region knows of a tensor.
   if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
-  s.tape.begin(op, arguments);
+  s.tape.begin(op, arguments.values());
   std::exception_ptr ran_out;
   // What is drawn again must be drawn the same, see Note [A step within a backward pass].
   std::optional<RandomState> before;
   if (op_traits(op).random && s.draws_whole()) {
-    for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    for_each_tensor(arguments.values(), [&](const at::Tensor& t, int, int) {
       if (!before) before.emplace(t.device());
     });
   }
@@ -171,11 +160,11 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   }
   if (ran_out) {
     if (before) before->restore();
-    rescue(op, keys, stack, bottom, arguments, std::move(ran_out));
+    rescue(op, keys, stack, arguments, std::move(ran_out));
     s.tape.discard();
     return;
   }
-  s.tape.commit(arguments, torch::jit::last(*stack, stack->size() - bottom));
+  s.tape.commit(arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
 }
 
 }  // namespace koila
