@@ -13,6 +13,8 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
+#include "torchglue/stages/running_statistics.h"
+#include "torchglue/stages/staged.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
@@ -106,11 +108,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
 // Puts a value that another region gives up under a mark, so that what follows can be split again.
 void hand_over(const SplitArgument& argument) {
   session().log(KOILA_LOG_TRACE, "a value of another region, or one with a graph from outside, is materialised");
-  const auto region = argument.region->shared_from_this();
-  region->materialise({argument.value});
-  if (argument.tensor.requires_grad()) region->consume(argument.value);
-  deferred_registry().remove(argument.tensor.unsafeGetTensorImpl());
-  if (argument.placement.is_shard()) session().marks.add(argument.tensor, argument.placement, argument.batch, argument.micro_batch);
+  argument.region->shared_from_this()->hand_over(argument.value, argument.tensor);
 }
 
 // The region that the call joins; null when arguments changed and must be looked at again.
@@ -176,13 +174,16 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   Session& s = session();
   const auto regions = s.live_regions();
   if (regions.empty()) return;
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+  const auto settle = [&](const at::Tensor& t) {
     const c10::StorageImpl* storage = storage_of(t);
     if (storage == nullptr) return;
     for (const auto& region : regions) {
       if (region->captures_storage(storage)) region->before_write(storage);
     }
-  });
+  };
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { settle(t); });
+  if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
+  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) settle(t);
 }
 
 // Marks results that kept the split dimension of an argument: what follows can then be split again. A guess, and only that: whether
@@ -277,7 +278,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const OpTraits& traits = op_traits(op);
   const size_t count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(*stack, count);
-  if (traits.writes) settle_writes(op, arguments);
+  if (traits.writes || traits.silent_effect) settle_writes(op, arguments);
   if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
   const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
 
@@ -330,12 +331,21 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       session().log(KOILA_LOG_TRACE, text);
     }
 
-    if (verdict == Verdict::kLocal && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
+    const bool splits = verdict == Verdict::kLocal || verdict == Verdict::kStaged;
+    if (splits && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
+    if (verdict == Verdict::kStaged && std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.placement.is_partial(); })) {
+      // What is summed is an ordinary tensor from here on, and the call is asked about again.
+      region->end_stage();
+      for (const SplitArgument& a : q.split) {
+        if (a.region != nullptr) hand_over(a);
+      }
+      continue;
+    }
     if (verdict == Verdict::kReal) {
       run_plainly(op, keys, stack);
       return true;
     }
-    if (verdict == Verdict::kLocal) {
+    if (verdict == Verdict::kLocal || verdict == Verdict::kStaged) {
       bool changed = false;
       for (int arg : call.real_arguments()) {
         for (const SplitArgument& a : q.split) {
@@ -356,9 +366,10 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         if (deferred_registry().find(t.unsafeGetTensorImpl()).region != region.get()) cycle |= region->would_cycle(t);
       });
       if (cycle) {
-        region->close();
+        region->end_stage();
         continue;
       }
+      if (verdict == Verdict::kStaged && run_staged(op, stack, call, region)) return true;
     }
     if (verdict == Verdict::kLocal && traits.writes) {
       // Only a value of the region may be written to inside it, and it must stay split as it was.

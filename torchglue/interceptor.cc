@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <utility>
 
 #include "torchglue/dispatch.h"
 #include "torchglue/memory/cuda_allocator.h"
@@ -30,18 +31,36 @@ constexpr c10::DispatchKeySet kStayOut({
     c10::DispatchKey::NestedTensor,
 });
 
+// Sets a value for as long as it lives.
+template <class T>
+class ValueGuard {
+ public:
+  ValueGuard(T& value, T now) : value_(value), before_(std::exchange(value, now)) {}
+  ~ValueGuard() { value_ = before_; }
+  ValueGuard(const ValueGuard&) = delete;
+  ValueGuard& operator=(const ValueGuard&) = delete;
+
+ private:
+  T& value_;
+  T before_;
+};
+
 // Note [Saved-tensor hooks beside a region]
 // A checkpoint counts what its operators save, and matches that by number with what its second run saves. Split operators save nothing
 // through the hooks; so that the numbers agree up to there, nothing after the first of them does.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const Session& s = session();
+  Session& s = session();
   if (s.meets_cuda()) attach_cuda_allocator();
   if (!s.rescue || keys.has_any(kStayOut) || s.capturing()) {
     run_plainly(op, keys, stack);
     return;
   }
   std::optional<NoSavedTensorHooksGuard> no_hooks;
-  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) no_hooks.emplace();
+  std::optional<ValueGuard<bool>> in_checkpoint;
+  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) {
+    no_hooks.emplace();
+    in_checkpoint.emplace(s.in_checkpoint, true);
+  }
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);

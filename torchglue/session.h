@@ -43,6 +43,7 @@ struct Session {
   bool rescue = false;       // mode is rescue or lazy
   bool converting = false;   // operators of a step on the tape are run again: nothing is recorded
   int engine_depth = 0;      // nested Engine::execute calls of the owner's step
+  bool in_checkpoint = false;  // the call came under saved-tensor hooks, which are off for the moment
   bool functions = false;    // the step has autograd.Functions in it, and its backward is watched for steps within
   Tape tape;
   std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within

@@ -38,6 +38,7 @@ class Case:
     limit_from: int = 1  # the step at which budget and injection begin
     drops: bool = False  # the program lets go of a batch before it draws the next
     device: str = "cpu"  # or "cuda": simulated, see tests/cuda/device
+    accumulate: int = 0  # plain gradient accumulation over so many rows at a time, as people write it by hand: wrong where rows are coupled
 
     @property
     def task(self):
@@ -57,6 +58,7 @@ def families(*modules):
     import models  # noqa: F401
     import reads  # noqa: F401
     import refused  # noqa: F401
+    import stages  # noqa: F401
     import styles  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items() if not modules or task.__module__ in modules}
@@ -299,14 +301,14 @@ def assert_equal(expected, actual, tolerance=1e-5, noise=None):
                              + "\n  ".join(lines) + f"\n{actual.log[-2000:]}\n--- again with\n{actual.command}")
 
 
-def assert_exact_or_untouched(exact, refused, actual, tolerance=1e-5):
+def assert_exact_or_untouched(exact, refused, actual, tolerance=1e-5, noise=None):
     """The one principle. `exact`: the plain run without limits; `refused`: a function that gives the plain run with the same limits.
 
     Untouched after steps that koila rescued cannot mean equal to that plain run, which died at the first of them. It means: what was
     recorded up to the refusal is what the run without limits records, and the state left behind is one in which plain PyTorch, failing
     somewhere in that very step, would have left it. Where nothing was rescued it means that to the bit, with plain's message."""
     if actual.outcome == "ok":
-        assert_equal(exact, actual, tolerance)
+        assert_equal(exact, actual, tolerance, noise)
         return "exact"
     assert actual.outcome == "oom", actual.describe()
     expected = refused()

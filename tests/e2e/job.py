@@ -27,6 +27,7 @@ import coupled  # noqa: F401  (each of these registers its families)
 import models  # noqa: F401
 import reads  # noqa: F401
 import refused  # noqa: F401
+import stages  # noqa: F401
 import styles  # noqa: F401
 from task import FAMILIES, Record
 
@@ -110,6 +111,19 @@ def on_device(device):
     torch.autocast = autocast
 
 
+def accumulated_step(task, model, optimizer, data, record, rows):
+    batch = len(data[0])
+    optimizer.zero_grad()
+    loss = 0.0
+    for parts in zip(*(t.split(rows) for t in data)):
+        part = task.loss(model, *parts) * (len(parts[0]) / batch)
+        part.backward()
+        loss += part.detach()
+    record.gradients(model)
+    optimizer.step()
+    record.value("loss", loss)
+
+
 def ran_out(error):
     # Without its cache (PYTORCH_NO_CUDA_MEMORY_CACHING) PyTorch hands on CUDA's own error.
     return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, torch.AcceleratorError) and "out of memory" in str(error))
@@ -159,7 +173,10 @@ def run_here(case, budget, inject, scratch):
             if measured:
                 loading = max(loading, koila.peak())
                 koila.reset_peak()
-            task.step(model, optimizer, data, record)
+            if case.get("accumulate"):
+                accumulated_step(task, model, optimizer, data, record, case["accumulate"])
+            else:
+                task.step(model, optimizer, data, record)
             result["fixed"] = max(result["fixed"], fixed_bytes(model, optimizer, data))
             result["seconds"].append(time.perf_counter() - began)
             if koila.library and step >= first:

@@ -94,7 +94,7 @@ using Argument = std::variant<std::monostate, bool, int64_t, double, std::string
 using List = std::vector<Operand>;
 using Keywords = std::vector<std::pair<std::string, Argument>>;
 
-enum class Expect { kNo, kLocal, kReal };
+enum class Expect { kNo, kLocal, kStaged, kReal };
 
 struct Case {
   std::string op;
@@ -106,7 +106,7 @@ struct Case {
 };
 
 // Short names for the tables.
-constexpr Expect kLocal = Expect::kLocal, kNo = Expect::kNo, kReal = Expect::kReal;
+constexpr Expect kLocal = Expect::kLocal, kNo = Expect::kNo, kStaged = Expect::kStaged, kReal = Expect::kReal;
 constexpr std::monostate kNil{};
 inline Placement S(int64_t dim, int64_t outer = 1, int64_t inner = 1) { return Placement::shard(dim, outer, inner); }
 inline Placement P() { return Placement::partial(); }

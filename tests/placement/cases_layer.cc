@@ -90,11 +90,15 @@ void normalisation(std::vector<Case>& cases) {
     {"aten::group_norm", {shard({B, 4, 3}), 2, replicate({4}), replicate({4})}, kLocal, S(0)},
     {"aten::group_norm", {shard({2, 4, B}, 2), 2}, kNo},
     {"aten::instance_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), none(), none(), true, 0.1, 1e-5, false}, kLocal, S(0)},
-    {"aten::instance_norm", {shard({B, 3, 4}), none(), none(), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), true, 0.1, 1e-5, false}, kNo},
+    {"aten::instance_norm", {shard({B, 3, 4}), none(), none(), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), true, 0.1, 1e-5, false}, kStaged},
     {"aten::batch_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), false, 0.1, 1e-5, false}, kLocal, S(0)},
     {"aten::batch_norm", {shard({2, 3, B}, 2), none(), none(), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), false, 0.1, 1e-5, false}, kLocal, S(2)},
-    {"aten::batch_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), true, 0.1, 1e-5, false}, kNo},
-    {"aten::batch_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), none(), none(), true, 0.1, 1e-5, false}, kNo},
+    {"aten::batch_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), constant(replicate({3})), constant(replicate({3}, Fill::kPositive)), true, 0.1, 1e-5, false}, kStaged},
+    {"aten::batch_norm", {shard({B, 3, 4}), replicate({3}), replicate({3}), none(), none(), true, 0.1, 1e-5, false}, kStaged},
+    {"aten::batch_norm", {shard({2, B, 4}, 1), replicate({B}), replicate({B}), none(), none(), true, 0.1, 1e-5, false}, kNo},
+    {"koila::normalise", {shard({B, 3, 4}), replicate({3}), replicate({3}, Fill::kPositive), replicate({3}), replicate({3}), 1e-5}, kLocal, S(0)},
+    {"koila::normalise", {shard({2, 3, B}, 2), replicate({3}), replicate({3}, Fill::kPositive), none(), none(), 1e-5}, kLocal, S(2)},
+    {"koila::normalise", {shard({2, B}, 1), replicate({B}), replicate({B}, Fill::kPositive), none(), none(), 1e-5}, kNo},
     {"aten::batch_norm", {shard({2, B, 4}, 1), none(), none(), constant(replicate({B})), constant(replicate({B}, Fill::kPositive)), false, 0.1, 1e-5, false}, kNo},
   });
 }

@@ -63,10 +63,11 @@ std::vector<Case> reduction_cases() {
     cases.insert(cases.end(), {
       {dim, {shard({3, B}, 1), ints({0})}, kLocal, S(0)},
       {dim, {shard({B, 3}), ints({-1}), false, true}, kLocal, S(0)},
-      {dim, {shard({B, 3}), ints({0})}, kNo},
+      {dim, {shard({B, 3}), ints({0})}, kStaged},
       {correction, {shard({3, B, 2}, 1), ints({0, 2})}, kLocal, S(0), {{"correction", 0}}},
-      {correction, {shard({3, B, 2}, 1)}, kNo},
-      {op, {shard({B, 3})}, kNo},
+      {correction, {shard({3, B, 2}, 1)}, kStaged},
+      {op, {shard({B, 3})}, kStaged},
+      {op, {partial({3})}, kNo},
     });
   }
 

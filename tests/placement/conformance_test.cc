@@ -23,8 +23,8 @@ const std::vector<Case>& all_cases() {
   return cases;
 }
 
-const char* name_of(Verdict v) { return v == Verdict::kNo ? "kNo" : v == Verdict::kLocal ? "kLocal" : "kReal"; }
-const char* name_of(Expect v) { return v == Expect::kNo ? "kNo" : v == Expect::kLocal ? "kLocal" : "kReal"; }
+const char* name_of(Verdict v) { return v == Verdict::kNo ? "kNo" : v == Verdict::kLocal ? "kLocal" : v == Verdict::kStaged ? "kStaged" : "kReal"; }
+const char* name_of(Expect v) { return v == Expect::kNo ? "kNo" : v == Expect::kLocal ? "kLocal" : v == Expect::kStaged ? "kStaged" : "kReal"; }
 
 conformance::Outcome check(const conformance::Call& call, const Case& c) {
   conformance::Options options;
@@ -92,7 +92,7 @@ TEST(Coverage, EveryEntryAndOverloadHasACase) {
   auto& dispatcher = c10::Dispatcher::singleton();
   std::set<const Rule*> splits;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
+    if (name.name.rfind("aten::", 0) != 0 && name.name.rfind("koila::", 0) != 0) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op) continue;
     const Rule* rule = find_rule(op->schema());

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -51,6 +52,12 @@ at::DataPtr spill_allocate(size_t bytes) {
   ::close(file);
   if (data == MAP_FAILED) fail("cannot map a spill file of", folder, bytes, error);
   return {data, new Mapping{data, bytes}, &unmap, at::Device(at::kCPU)};
+}
+
+void spill_read_ahead(const void* data, size_t bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / page * page;
+  ::madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(data) + bytes - begin, MADV_WILLNEED);
 }
 
 }  // namespace koila

@@ -11,4 +11,7 @@ namespace koila {
 // when the folder cannot be written or is full: the space is claimed here, so that no later write can fail.
 at::DataPtr spill_allocate(size_t bytes);
 
+// Has the bytes, somewhere in such memory, read in from the file ahead of their use.
+void spill_read_ahead(const void* data, size_t bytes);
+
 }  // namespace koila

@@ -44,7 +44,7 @@ const Rule* look_up(const std::string& name, const std::string& overload) {
 }  // namespace
 
 int OpCall::find(std::string_view name) const {
-  const auto& arguments = schema_.arguments();
+  const auto& arguments = schema_->arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].name() == name) return static_cast<int>(i);
   }
@@ -185,7 +185,35 @@ bool on_one_device(const OpCall& call) {
 
 }  // namespace
 
-Verdict ask(const Rule* rule, OpCall& call) { return rule != nullptr && on_one_device(call) ? rule->fn(call) : Verdict::kNo; }
+namespace {
+
+bool has_partial_beside_shard(const OpCall& call) {
+  bool partial = false, shard = false;
+  for (const OpCall::Arg& arg : call.args()) {
+    for (const TensorSpec& t : arg.tensors) {
+      partial |= t.defined && t.placement.is_partial();
+      shard |= t.defined && t.placement.is_shard();
+    }
+  }
+  return partial && shard;
+}
+
+}  // namespace
+
+Verdict ask(const Rule* rule, OpCall& call) {
+  if (rule == nullptr || !on_one_device(call)) return Verdict::kNo;
+  if (!has_partial_beside_shard(call)) return rule->fn(call);
+  OpCall summed = call;
+  if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
+  for (OpCall::Arg& arg : summed.args()) {
+    for (TensorSpec& t : arg.tensors) {
+      if (t.placement.is_partial()) t.placement = Placement::replicate();
+    }
+  }
+  if (rule->fn(summed) != Verdict::kLocal) return Verdict::kNo;
+  call = std::move(summed);
+  return Verdict::kStaged;
+}
 
 const Rule* find_rule(const c10::FunctionSchema& schema) {
   // Named dimensions: no rule can read them.

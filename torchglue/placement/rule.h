@@ -36,8 +36,15 @@ struct TensorSpec {
 enum class Verdict : uint8_t {
   kNo,     // run at the full batch, on materialised inputs
   kLocal,  // run per micro-batch, as answered
+  kStaged, // the same, once every micro-batch has come this far: see Note [Stages]
   kReal,   // reads metadata only (ones_like of a Partial, sizes): run once, for real, on the deferred tensors themselves
 };
+
+// Note [Stages]
+// An operator that needs something of every row (the sum that its argument is a part of, a batch's mean and variance) ends a stage: all
+// micro-batches run up to it, what the rest of the step reads of them is kept, and the sum or the statistics are ordinary tensors from then on. What follows
+// begins a region of its own, which sees what was kept by the row. Backward needs nothing more than autograd: the later region's node
+// gives the earlier one's the gradients of what was kept, and of the statistics, summed over the rows.
 
 // One operator call: the question and, as the rule fills it in, the answer.
 class OpCall {
@@ -55,10 +62,10 @@ class OpCall {
     bool is_tensor_list = false;      // Tensor[], Tensor?[]
   };
 
-  OpCall(const c10::FunctionSchema& schema, int64_t batch) : schema_(schema), batch_(batch) {}
+  OpCall(const c10::FunctionSchema& schema, int64_t batch) : schema_(&schema), batch_(batch) {}
 
   // --- the question ---
-  const c10::FunctionSchema& schema() const { return schema_; }
+  const c10::FunctionSchema& schema() const { return *schema_; }
   int64_t batch() const { return batch_; }  // B
   std::vector<Arg>& args() { return args_; }
   const std::vector<Arg>& args() const { return args_; }
@@ -111,7 +118,7 @@ class OpCall {
  private:
   TensorSpec* find_tensor(ArgRef arg);
 
-  const c10::FunctionSchema& schema_;
+  const c10::FunctionSchema* schema_;
   int64_t batch_;
   std::vector<Arg> args_;
   std::vector<Slice> slices_;
@@ -153,7 +160,9 @@ class RegisterRules {
 // The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
 const Rule* find_rule(const c10::FunctionSchema& schema);
 
-// The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device.
+// The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
+// rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, the answer is
+// that one, kStaged, and `call` has them as Replicate.
 Verdict ask(const Rule* rule, OpCall& call);
 
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.

@@ -137,7 +137,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       Verdict verdict = ask(traits.rule, call);
-      const bool drawn = verdict == Verdict::kLocal && draws(traits.rule, call) && tape.draws_whole(op);
+      const bool splits = verdict == Verdict::kLocal || verdict == Verdict::kStaged;
+      const bool drawn = splits && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
         const bool frozen = read_whole.count(tape.values()[first].group) > 0;
@@ -168,7 +169,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         const TapeValueId out = op.outputs[i];
         if (out == kNoTapeValue) continue;
         const TapeValue& value = tape.values()[out];
-        if (verdict == Verdict::kLocal) {
+        if (verdict == Verdict::kLocal || verdict == Verdict::kStaged) {
           const size_t number = list ? 0 : i;
           plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
         } else if (!value.is_view && value.device == device) {
@@ -181,7 +182,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     OpCall call = call_on_tape(tape, *tape.pending(), batch, placement);
     const Rule* rule = op_traits(tape.pending()->op).rule;
     plan.pending = Plan::Pending::kWhole;
-    if (ask(rule, call) == Verdict::kLocal && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
+    const Verdict verdict = ask(rule, call);
+    if ((verdict == Verdict::kLocal || verdict == Verdict::kStaged) && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
       const bool split = std::any_of(call.outputs().begin(), call.outputs().end(), [](const Placement& p) { return p.is_shard(); });
       plan.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
     }

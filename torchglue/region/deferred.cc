@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "torchglue/compat/storage.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
@@ -76,9 +77,10 @@ at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* alloc
 
 void materialise_storage(const c10::StorageImpl* storage) {
   const auto [region, group] = deferred_registry().find_storage(storage);
-  if (region == nullptr) return;
+  if (region == nullptr) return boundaries().keep_in_place(storage);
   const auto keep = region->shared_from_this();
   keep->materialise({keep->group(group).base});
+  boundaries().keep_in_place(storage);
 }
 
 void materialise_tensor(const at::Tensor& tensor) {

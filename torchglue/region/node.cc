@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "torchglue/memory/spill.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -76,7 +76,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   const Placement& placement = uses_[use].placement;
   const at::Tensor& full = captures_[uses_[use].capture].tensor;
   if (placement.is_shard()) {
-    if (!total.defined()) total = at::zeros_like(full.detach(), full.options().dtype(gradient.scalar_type()));
+    if (!total.defined()) total = boundaries().zeros_like(full.detach(), gradient.scalar_type());
     write_rows(total, placement, batch_, rows, gradient);
   } else if (gradient.is_sparse()) {
     total = total.defined() ? total + gradient : std::move(gradient);
@@ -156,7 +156,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     if (std::none_of(held.begin(), held.end(), [&](const Held& h) { return h.base == base; })) held.push_back({base, {}, {}, 0});
   }
   for (Held& h : held) {
-    h.full = room_for(h);
+    h.full = empty_full(values_[h.base].group);
     keep.push_back(h.base);
   }
   const Schedule plan = schedule(keep);
@@ -238,7 +238,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     // Other draws for part of the rows would give gradients of two different steps: with random operators all rows are made anew.
     const bool summed = std::any_of(totals_until_.begin(), totals_until_.end(), [&](int64_t until) { return until > position; }) ||
                         std::any_of(held.begin(), held.end(), [&](const Held& h) { return h.until > position; });
+    const bool room = make_room();
     drop_first_frame();
+    if (room) continue;
     const bool can_shrink = micro_batch_ > 1 && end - position > 1 && !observed_random_;
     if (!can_shrink) {
       totals_.clear();
@@ -265,25 +267,6 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   for (const Held& h : held) fill(h);
   statistics.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return results;
-}
-
-at::Tensor Region::room_for(const Held& held) {
-  // In the budget when it stays clear of what micro-batches need, else beside it.
-  const uint32_t group = values_[held.base].group;
-  const size_t bytes = groups_[group].storage.nbytes();
-  const Session& s = session();
-  const int device = device_number(device_);
-  const int64_t budget = s.runtime->budget_bytes(device);
-  const bool tight = budget > 0 && bytes > 65536 &&
-                     static_cast<int64_t>(bytes) * 4 > budget - std::max(s.runtime->live_bytes(device), s.runtime->peak_bytes(device) / 2);
-  if (!tight) {
-    try {
-      return empty_full(group, false);
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-    }
-  }
-  return empty_full(group, true);
 }
 
 // Note [When a region ends]

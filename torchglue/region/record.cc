@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/region/node.h"
@@ -70,6 +71,68 @@ std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::
   }
 }
 
+// What tells one call from another as far as run_on_meta() goes; empty when that is not known.
+std::vector<int64_t> key_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  std::vector<int64_t> key{reinterpret_cast<int64_t>(&op.schema())};
+  const auto add = [&](const at::Tensor& t) {
+    key.push_back(t.defined() ? t.dim() : -1);
+    if (!t.defined()) return;
+    key.push_back(static_cast<int64_t>(t.scalar_type()));
+    key.insert(key.end(), t.sizes().begin(), t.sizes().end());
+    key.insert(key.end(), t.strides().begin(), t.strides().end());
+  };
+  for (const c10::IValue& v : arguments) {
+    key.push_back(v.isTensor() ? 1 : v.isTensorList() ? 2 : v.isInt() ? 3 : v.isBool() ? 4 : v.isIntList() ? 5 : v.isNone() ? 6 : 7);
+    if (v.isTensor()) {
+      add(v.toTensor());
+    } else if (v.isTensorList()) {
+      const auto list = v.toTensorVector();
+      key.push_back(static_cast<int64_t>(list.size()));
+      for (const at::Tensor& t : list) add(t);
+    } else if (v.isInt()) {
+      key.push_back(v.toInt());
+    } else if (v.isBool()) {
+      key.push_back(v.toBool());
+    } else if (v.isIntList()) {
+      const auto list = v.toIntVector();
+      key.push_back(static_cast<int64_t>(list.size()));
+      key.insert(key.end(), list.begin(), list.end());
+    } else if (!v.isNone() && !v.isDouble()) {  // a factor changes no shape
+      return {};
+    }
+  }
+  return key;
+}
+
+struct Layout {
+  std::vector<int64_t> sizes, strides;
+  bool dense = false;
+};
+
+// The results' layouts at the full batch, flat; empty when they cannot be known. Meta kernels may be written in Python, and cost a
+// millisecond each.
+std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  constexpr size_t kAtMost = 4096;
+  static auto* known = new std::map<std::vector<int64_t>, std::vector<Layout>>;
+  const auto key = key_on_meta(op, arguments);
+  if (const auto it = known->find(key); it != known->end() && !key.empty()) return it->second;
+  std::vector<Layout> layouts;
+  if (const auto results = run_on_meta(op, arguments)) {
+    const auto add = [&](const at::Tensor& t) {
+      layouts.push_back(t.defined() ? Layout{t.sizes().vec(), t.strides().vec(), t.is_non_overlapping_and_dense()} : Layout{});
+    };
+    for (const c10::IValue& v : *results) {
+      if (v.isTensor()) add(v.toTensor());
+      if (v.isTensorList()) {
+        for (const at::Tensor& t : v.toTensorVector()) add(t);
+      }
+    }
+  }
+  if (known->size() >= kAtMost) known->clear();
+  if (!key.empty()) known->emplace(key, layouts);
+  return layouts;
+}
+
 size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
   int64_t last = offset;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -80,10 +143,10 @@ size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t off
 }
 
 // Whether two tensors of the same dimensions lie in memory in the same order, as far as dimensions of size 1 let one see.
-bool same_order(const at::Tensor& a, const at::Tensor& b) {
-  for (int64_t i = 0; i < a.dim(); ++i) {
-    for (int64_t j = i + 1; j < a.dim(); ++j) {
-      if (a.size(i) > 1 && a.size(j) > 1 && b.size(i) > 1 && b.size(j) > 1 && (a.stride(i) > a.stride(j)) != (b.stride(i) > b.stride(j))) return false;
+bool same_order(const Layout& a, const at::Tensor& b) {
+  for (int64_t i = 0; i < b.dim(); ++i) {
+    for (int64_t j = i + 1; j < b.dim(); ++j) {
+      if (a.sizes[i] > 1 && a.sizes[j] > 1 && b.size(i) > 1 && b.size(j) > 1 && (a.strides[i] > a.strides[j]) != (b.stride(i) > b.stride(j))) return false;
     }
   }
   return true;
@@ -124,6 +187,13 @@ bool Region::has_deferred() const {
 void Region::close() { open_ = false; }
 
 void Region::consume(ValueId value) { values_[value].consumed = true; }
+
+void Region::hand_over(ValueId id, const at::Tensor& tensor) {
+  materialise({id});
+  if (tensor.requires_grad()) consume(id);
+  deferred_registry().remove(tensor.unsafeGetTensorImpl());
+  if (values_[id].placement.is_shard()) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
+}
 
 void Region::hand_out_group(ValueId id) {
   const uint32_t group = values_[id].group;
@@ -328,6 +398,10 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       ran_out = std::current_exception();
     }
     results.clear();
+    if (make_room()) {
+      drop_first_frame();
+      continue;
+    }
     if (!shrink()) std::rethrow_exception(ran_out);
   }
 
@@ -348,7 +422,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   bool random = call.random;
   for (const Local& l : locals) random |= l.value != kNoValue && values_[l.value].random;
 
-  std::optional<std::optional<torch::jit::Stack>> on_meta;
+  std::optional<std::vector<Layout>> on_meta;
   std::optional<torch::jit::Stack> full_views;  // the operator run on the deferred tensors' metadata
   int flat = 0;
   const auto one = [&](const at::Tensor& local, int result, int element) -> c10::IValue {
@@ -414,11 +488,10 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     set_local(first_, id, local);
     std::vector<int64_t> strides = dense_strides_like(local, sizes);
     if (first_.rows.count() == 1 && placement.is_shard() && local.dim() > 1) {
-      if (!on_meta) on_meta.emplace(run_on_meta(call.op, call.arguments));
-      if (*on_meta) {
-        const c10::IValue& v = (**on_meta)[result];
-        const at::Tensor meta = element < 0 ? v.toTensor() : v.toListRef()[element].toTensor();
-        if (meta.sizes() == at::IntArrayRef(sizes) && meta.is_non_overlapping_and_dense() && same_order(meta, local)) strides = meta.strides().vec();
+      if (!on_meta) on_meta = layouts_on_meta(call.op, call.arguments);
+      if (static_cast<size_t>(flat) <= on_meta->size()) {
+        const Layout& meta = (*on_meta)[static_cast<size_t>(flat) - 1];
+        if (meta.sizes == sizes && meta.dense && same_order(meta, local)) strides = meta.strides;
       }
     }
     at::Tensor tensor = make_deferred(local, sizes, strides, 0,
@@ -622,6 +695,12 @@ void Region::prune() {
 
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
   return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
+}
+
+void Region::moved(const void* from, const void* to) {
+  for (Capture& c : captures_) {
+    if (c.data == from && from != nullptr) c.data = to;
+  }
 }
 
 // Note [Writes to captures]

@@ -26,6 +26,7 @@
 #include "torchglue/compat/node.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/stages/moments.h"
 #include "torchglue/tls.h"
 
 namespace koila {
@@ -200,6 +201,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
   // Throws when a view of it could then be read with a gradient that does not know of the write.
   void hand_out_group(ValueId value);
+  // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split.
+  void hand_over(ValueId value, const at::Tensor& tensor);
   // A plain operator's graph now hangs on the value.
   void consume(ValueId value);
 
@@ -207,6 +210,10 @@ class Region : public std::enable_shared_from_this<Region> {
   // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
   void materialise(const std::vector<ValueId>& values);
   void materialise_held();
+  // Shows the value's rows to `observer`, each once, and gives it and what the program holds their full value on the way.
+  void observe(ValueId value, RowObserver& observer);
+  // All micro-batches catch up, and nothing joins any more: see Note [Stages].
+  void end_stage();
   bool materialised(ValueId value) const { return groups_[values_[value].group].materialised; }
   // Halves the micro-batch and forgets micro-batch 0. False when it is one row already.
   bool shrink();
@@ -239,6 +246,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // An in-place write to `storage` is about to happen.
   void before_write(const c10::StorageImpl* storage);
   bool captures_storage(const c10::StorageImpl* storage) const;
+  // A capture's memory, which was at `from`, has been moved.
+  void moved(const void* from, const void* to);
 
   struct Statistics {
     int64_t runs = 0;
@@ -273,6 +282,12 @@ class Region : public std::enable_shared_from_this<Region> {
     at::Tensor sum;     // of a half-precision Partial, in float32
     int64_t until = 0;  // rows stored so far
   };
+  // Somebody who looks on.
+  struct Watch {
+    ValueId value = kNoValue;
+    RowObserver* observer = nullptr;
+    int64_t until = 0;
+  };
   struct Schedule {
     std::vector<char> needed;        // by instruction
     std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
@@ -286,8 +301,9 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
-  at::Tensor empty_full(uint32_t group, bool allow_spill);
-  at::Tensor room_for(const Held& held);
+  void materialise(const std::vector<ValueId>& values, Watch watch);
+  at::Tensor empty_full(uint32_t group) const;
+  bool make_room();
   void store_rows(Held& held, const at::Tensor& local, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "torchglue/memory/spill.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
@@ -312,6 +312,10 @@ void Region::catch_up() {
       if (!is_out_of_memory(error)) throw;
       ran_out = std::current_exception();
     }
+    if (make_room()) {
+      drop_first_frame();
+      continue;
+    }
     if (!shrink()) {
       drop_first_frame();
       std::rethrow_exception(ran_out);
@@ -319,23 +323,23 @@ void Region::catch_up() {
   }
 }
 
-// Memory for a group, seen as its base value. With `allow_spill` a CPU tensor that does not fit goes to a file.
-at::Tensor Region::empty_full(uint32_t group, bool allow_spill) {
+// Memory for a group, seen as its base value.
+at::Tensor Region::empty_full(uint32_t group) const {
   const Value& base = values_[groups_[group].base];
-  const at::Storage& deferred = groups_[group].storage;
-  const size_t bytes = deferred.nbytes();
-  c10::Allocator* allocator = c10::GetAllocator(device_.type());
-  at::DataPtr memory;
-  if (allow_spill && device_.is_cpu()) {
-    memory = spill_allocate(bytes);
-  } else {
-    memory = allocator->allocate(bytes);
-  }
-  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, std::move(memory), allocator, /*resizable=*/true);
+  const size_t bytes = groups_[group].storage.nbytes();
+  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, boundaries().allocate(bytes, device_), c10::GetAllocator(device_.type()), /*resizable=*/true);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(base.dtype, c10::kStrided, device_)),
                                                                c10::scalarTypeToTypeMeta(base.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(base.sizes, base.strides, base.storage_offset);
   return tensor;
+}
+
+// Before a micro-batch shrinks: what can be had otherwise. Graphs of earlier stages' first micro-batches, which can be made again, and then
+// boundaries, which can be moved.
+bool Region::make_room() {
+  bool dropped = false;
+  for (const auto& region : session().live_regions()) dropped |= region.get() != this && !region->open() && region->drop_first_frame();
+  return dropped || boundaries().evict(device_);
 }
 
 void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) const {
@@ -361,14 +365,38 @@ void Region::fill(const Held& held) {
   deferred_registry().remove_storage(&storage);
   storage.set_data_ptr_noswap(held.full.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));
   allow_raw_access(storage);
+  boundaries().add(&storage);
   group.storage = {};
   group.materialised = true;
   observed_random_ |= values_[held.base].random;
 }
 
-void Region::materialise(const std::vector<ValueId>& values) {
+void Region::materialise(const std::vector<ValueId>& values) { materialise(values, Watch{}); }
+
+void Region::observe(ValueId id, RowObserver& observer) {
+  if (!materialised(id)) {
+    std::vector<ValueId> values = held_deferred();
+    values.push_back(id);
+    materialise(values, {id, &observer, 0});
+    return;
+  }
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  TORCH_INTERNAL_ASSERT(values_[id].impl != nullptr, "koila: a value that nobody holds is looked at");
+  const at::Tensor full(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(values_[id].impl));
+  for (int64_t begin = 0; begin < batch_; begin += micro_batch_) {
+    observer.add(slice_rows(full.detach(), values_[id].placement, batch_, {begin, std::min(begin + micro_batch_, batch_)}));
+  }
+}
+
+void Region::end_stage() {
+  materialise_held();
+  close();
+}
+
+void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   bury_dead();
-  const Stopwatch watch(statistics.seconds);
+  const Stopwatch stopwatch(statistics.seconds);
   NoInterceptGuard no_intercept;
   at::NoGradGuard no_grad;
   std::vector<Held> wanted;
@@ -381,53 +409,71 @@ void Region::materialise(const std::vector<ValueId>& values) {
     wanted.push_back({groups_[g].base, {}, {}, 0});
   }
   if (wanted.empty()) return;
-  const Schedule plan = schedule(bases);
+  std::vector<ValueId> keep = bases;
+  if (watch.observer != nullptr) keep.push_back(watch.value);
+  const Schedule plan = schedule(keep);
   check_captures(plan);
   for (Held& held : wanted) {
     std::exception_ptr ran_out;
     try {
-      held.full = empty_full(values_[held.base].group, false);
+      held.full = empty_full(values_[held.base].group);
       continue;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       ran_out = std::current_exception();
     }
-    if (!drop_first_frame()) std::rethrow_exception(ran_out);
-    held.full = empty_full(values_[held.base].group, false);
+    if (!drop_first_frame() && !make_room()) std::rethrow_exception(ran_out);
+    held.full = empty_full(values_[held.base].group);
   }
+  const bool random = std::any_of(keep.begin(), keep.end(), [&](ValueId v) { return values_[v].random; });
+  const auto store = [&](const Frame& frame) {
+    for (Held& held : wanted) store_rows(held, frame.values[held.base], frame.rows);
+    if (watch.observer == nullptr || frame.rows.end <= watch.until) return;
+    watch.observer->add(frame.values[watch.value].detach());
+    watch.until = frame.rows.end;
+  };
 
   // Micro-batch 0 may stand by.
   int64_t position = 0;
   int64_t size = micro_batch_;
-  const bool stands_by = first_.next == instructions_.size() &&
-                         std::all_of(bases.begin(), bases.end(), [&](ValueId v) { return v < first_.values.size() && first_.values[v].defined(); });
-  if (stands_by) {
-    for (Held& held : wanted) store_rows(held, first_.values[held.base], first_.rows);
-    position = first_.rows.end;
-  }
   while (position < batch_) {
-    int64_t end = std::min(position + size, batch_);
+    const bool stands_by = position == 0 && first_.next == instructions_.size() &&
+                           std::all_of(keep.begin(), keep.end(), [&](ValueId v) { return v < first_.values.size() && first_.values[v].defined(); });
+    int64_t end = stands_by ? first_.rows.end : std::min(position + size, batch_);
     // Sums that had reached further when a pass failed are not made twice: the retry ends there.
     for (const Held& held : wanted) {
       if (held.until > position) end = std::min(end, held.until);
     }
-    Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
+    if (watch.until > position) end = std::min(end, watch.until);
     std::exception_ptr ran_out;
     try {
-      run(frame, instructions_.size(), &plan);
-      ++statistics.forward_only;
-      for (Held& held : wanted) store_rows(held, frame.values[held.base], frame.rows);
-      position = frame.rows.end;
+      if (stands_by && end == first_.rows.end) {
+        store(first_);
+      } else {
+        Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
+        run(frame, instructions_.size(), &plan);
+        ++statistics.forward_only;
+        store(frame);
+      }
+      position = end;
       continue;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       ran_out = std::current_exception();
     }
-    frame = {};
-    if (drop_first_frame()) continue;
+    if (drop_first_frame() || make_room()) continue;
     if (size == 1 || observed_random_) std::rethrow_exception(ran_out);
     halve(size);
     size = micro_batch_;
+    if (!random) continue;
+    // Draws belong to micro-batches of one size.
+    position = 0;
+    for (Held& held : wanted) {
+      held.until = 0;
+      held.sum.reset();
+    }
+    watch.until = 0;
+    if (watch.observer != nullptr) watch.observer->start_over();
   }
   for (const Held& held : wanted) fill(held);
 }

@@ -9,6 +9,7 @@
 
 #include "torchglue/graph_walk.h"
 #include "torchglue/plan/seeds.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/pass_edges.h"
@@ -108,6 +109,7 @@ void end_step() {
   if (s.engine_depth > 0) return;
   s.tape.forget_functions();
   s.functions = false;
+  boundaries().step();
   s.runtime->on_step();
 }
 
@@ -176,7 +178,8 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     try {
       split = split_step(roots, outputs, create_graph, nullptr);
     } catch (const CannotConvert& why) {
-      s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
+      // Where something of it was split from its first operator on, the rest is what a stage's collective left to do.
+      if (s.live_regions().empty()) s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
     }
     if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }

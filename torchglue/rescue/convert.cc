@@ -16,6 +16,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/session.h"
+#include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
@@ -38,15 +39,9 @@ std::string describe(const TapeValue& v) {
   return text + "]";
 }
 
-bool is_running_statistic(const std::string& argument) { return argument == "running_mean" || argument == "running_var"; }
-
-// Whether a normalisation uses the batch's statistics, and so neither needs nor leaves alone the running ones.
-bool in_training(const TapeOp& op) {
-  const auto& arguments = op.op.schema().arguments();
-  for (size_t a = 0; a < arguments.size(); ++a) {
-    if (arguments[a].name() == "training" || arguments[a].name() == "use_input_stats") return op.args[a].isBool() && op.args[a].toBool();
-  }
-  return false;
+// Running statistics that the operator updated when it ran first. It is not to do so again, and does not need them.
+bool is_dropped(const TapeOp& op, const TapeRef& ref) {
+  return op_traits(op.op).silent_effect && is_running_statistic(op.op.schema().arguments()[ref.arg].name()) && uses_batch_statistics(op.op.schema(), op.args);
 }
 
 // Run again, it would save nothing through the program's hooks.
@@ -69,13 +64,12 @@ class RealValues {
     const TapeOp& op = tape_.ops()[value.producer];
     check_hooks(tape_, op);
     if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
-    if (op_traits(op.op).silent_effect) {
-      throw CannotConvert("running statistics, or another buffer, would be updated once more by " + op.op.schema().name() + ", which would have to run again at full batch.");
-    }
     if (op_traits(op.op).random) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
     }
-    for (const TapeRef& ref : op.refs) check(ref.value, ref.version, depth + 1);
+    for (const TapeRef& ref : op.refs) {
+      if (!is_dropped(op, ref)) check(ref.value, ref.version, depth + 1);
+    }
   }
 
   at::Tensor get(TapeValueId v, uint32_t version) {
@@ -83,7 +77,7 @@ class RealValues {
     const TapeValue& value = tape_.values()[v];
     if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return t;
     const TapeOp& op = tape_.ops()[value.producer];
-    torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return get(ref.value, ref.version); });
+    torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : get(ref.value, ref.version); });
     {
       const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
       op.op.callBoxed(stack);
@@ -236,8 +230,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (plan.frozen[i] || !writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
-      const std::string& argument = op.op.schema().arguments()[ref.arg].name();
-      if (traits.silent_effect && is_running_statistic(argument)) continue;
+      if (is_dropped(op, ref)) continue;
       if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
     }
   }
@@ -368,18 +361,15 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
     if (!needed[i]) continue;
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
-    torch::jit::Stack stack = RealValues::arguments(op, tensor_of);
-    if (traits.silent_effect && in_training(op)) {  // the statistics have been updated when it ran first
-      for (size_t a = 0; a < stack.size(); ++a) {
-        if (is_running_statistic(op.op.schema().arguments()[a].name())) stack[a] = c10::IValue();
-      }
-    }
+    const auto tensor_or_none = [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(ref); };
+    torch::jit::Stack stack = RealValues::arguments(op, tensor_or_none);
 
     // The rule's answer for the placements as they came out, which may differ from the plan's guess after an operator without a rule.
     ska::flat_hash_map<TapeValueId, Placement> placements;
     bool any = false;
     bool elsewhere = false;
     for (const TapeRef& ref : op.refs) {
+      if (is_dropped(op, ref)) continue;
       const at::Tensor t = tensor_of(ref);
       Placement p;
       if (const auto entry = entry_of(t); entry.region != nullptr) {

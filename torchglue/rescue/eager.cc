@@ -8,6 +8,7 @@
 #include "torchglue/dispatch.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/rescue/convert.h"
@@ -15,6 +16,7 @@
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
+#include "torchglue/stages/running_statistics.h"
 
 namespace koila {
 
@@ -23,7 +25,10 @@ namespace {
 // Micro-batch 0 of a region that is under way may stand in the way of an operator outside it.
 bool shrink_regions() {
   bool shrunk = false;
-  for (const auto& region : session().live_regions()) shrunk |= region->holds_first_frame() && region->shrink();
+  for (const auto& region : session().live_regions()) {
+    shrunk |= boundaries().evict(region->device());
+    shrunk |= region->holds_first_frame() && region->shrink();
+  }
   return shrunk;
 }
 
@@ -61,7 +66,6 @@ int64_t split_step(const OutOfMemory& oom) {
 // Whether nothing is lost if the call has written to its arguments before it failed: they are computed anew.
 bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
-  if (traits.silent_effect) return false;
   if (!traits.writes) return true;
   bool anew = true;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
@@ -71,10 +75,10 @@ bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
   return anew;
 }
 
-void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, std::exception_ptr ran_out) {
+void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
+            std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-  const OpTraits& traits = op_traits(op);
   std::string reason;
   int64_t batch = 0;
   if (std::find(stack_of_rescues.begin(), stack_of_rescues.end(), &op.schema()) != stack_of_rescues.end()) {
@@ -83,7 +87,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   }
   const InRescue within(op);
   try {
-    if (traits.silent_effect) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
+    if (statistics != nullptr && !statistics->restore()) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
   } catch (const CannotConvert& why) {
     reason = why.what();
@@ -106,8 +110,10 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     s.tape.cut();
     return false;
   };
-  // The call again: split, or whole where there is more room now.
-  while (may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions())) {
+  // The call again: split, or whole where there is more room now. Each time another region has halved its micro-batch; a call that makes regions of
+  // its own on every try would never end.
+  constexpr int kTriesAtMost = 24;
+  for (int tries = 0; tries < kTriesAtMost && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
     reason = "it does not fit beside one row of the batch.";
     arguments.put_back(*stack);
     try {
@@ -116,6 +122,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
     }
+    if (statistics != nullptr) statistics->restore();
   }
   s.tape.discard();
   report_refusal(oom, reason, batch);
@@ -149,6 +156,8 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
       if (!before) before.emplace(t.device());
     });
   }
+  std::optional<SavedStatistics> statistics;
+  if (op_traits(op).silent_effect) statistics.emplace(op.schema(), arguments.values());
   try {
     run_plainly(op, keys, stack);
   } catch (const std::exception& error) {
@@ -160,7 +169,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   }
   if (ran_out) {
     if (before) before->restore();
-    rescue(op, keys, stack, arguments, std::move(ran_out));
+    rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, std::move(ran_out));
     s.tape.discard();
     return;
   }

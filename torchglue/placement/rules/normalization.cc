@@ -1,4 +1,4 @@
-// Normalisation by statistics of each row. Batch statistics mix rows: batch norm in training never splits here.
+// Normalisation by statistics of each row, and by those of the batch, which need every row first.
 #include "torchglue/placement/operands.h"
 
 namespace koila {
@@ -7,7 +7,8 @@ namespace {
 Verdict trailing(OpCall&);       // (input, normalized_shape, ...): over the last dimensions
 Verdict per_sample(OpCall&);     // group_norm: over channels and space of each sample
 Verdict instance_norm(OpCall&);  // over space of each sample
-Verdict batch_norm(OpCall&);     // with running statistics: pointwise
+Verdict batch_norm(OpCall&);     // with running statistics: pointwise; with the batch's: over all but dimension 1
+Verdict normalise(OpCall&);      // batch norm once its statistics are known
 
 const RegisterRules kTable{
     {"aten::batch_norm", batch_norm},
@@ -15,6 +16,7 @@ const RegisterRules kTable{
     {"aten::instance_norm", instance_norm},
     {"aten::layer_norm", trailing},
     {"aten::rms_norm", trailing},
+    {"koila::normalise", normalise},
 };
 
 bool only_input_is_shard(const OpCall& call) { return call.tensor(0).placement.is_shard() && others_replicate(call, {0}); }
@@ -33,17 +35,23 @@ Verdict per_sample(OpCall& call) {
 }
 
 Verdict instance_norm(OpCall& call) {
+  if (call.none(call.find("running_mean")) && call.none(call.find("running_var"))) return per_sample(call);
   // Running statistics are written even when they are only read from.
-  if (!call.none(call.find("running_mean")) || !call.none(call.find("running_var"))) return Verdict::kNo;
-  return per_sample(call);
+  if (!call.boolean(call.find("use_input_stats")) || per_sample(call) != Verdict::kLocal) return Verdict::kNo;
+  return Verdict::kStaged;
 }
 
 Verdict batch_norm(OpCall& call) {
   const Placement p = call.tensor(0).placement;
-  if (!only_input_is_shard(call) || p.dim == 1) return Verdict::kNo;
-  if (call.boolean(call.find("training"), true)) return Verdict::kNo;
-  if (call.none(call.find("running_mean")) || call.none(call.find("running_var"))) return Verdict::kNo;
-  return local(call, p);
+  if (!only_input_is_shard(call) || p.dim == 1 || call.tensor(0).dim() < 2) return Verdict::kNo;
+  local(call, p);
+  if (call.boolean(call.find("training"), true)) return c10::isFloatingType(call.tensor(0).dtype) ? Verdict::kStaged : Verdict::kNo;
+  return call.none(call.find("running_mean")) || call.none(call.find("running_var")) ? Verdict::kNo : Verdict::kLocal;
+}
+
+Verdict normalise(OpCall& call) {
+  const Placement p = call.tensor(0).placement;
+  return only_input_is_shard(call) && p.dim != 1 ? local(call, p) : Verdict::kNo;
 }
 
 }  // namespace

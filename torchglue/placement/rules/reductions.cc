@@ -1,4 +1,5 @@
-// Reductions and what else works along one dimension. Over the batch only sums split (to Partial), and means, which are sums.
+// Reductions and what else works along one dimension. Over the batch only sums split (to Partial), and means, which are sums; variances
+// need every row first.
 #include <algorithm>
 
 #include "torchglue/placement/alignment.h"
@@ -11,6 +12,7 @@ Verdict reduce(OpCall&);      // over dimensions other than the batch's
 Verdict sum(OpCall&);         // linear
 Verdict mean(OpCall&);        // linear; micro-batches hold shares in proportion to their rows
 Verdict count(OpCall&);       // a sum of something that is not linear
+Verdict spread(OpCall&);      // variances: of each row's own, or of the batch
 Verdict along(OpCall&);       // keeps the shape, mixes entries along `dim`
 Verdict sum_along(OpCall&);   // the same, linear
 Verdict any_of_dims(OpCall&); // any, all
@@ -37,11 +39,11 @@ const RegisterRules kTable{
     {"aten::nansum", count},
     {"aten::norm", reduce},
     {"aten::prod", reduce},
-    {"aten::std", reduce},
-    {"aten::std_mean", reduce},
+    {"aten::std", spread},
+    {"aten::std_mean", spread},
     {"aten::sum", sum},
-    {"aten::var", reduce},
-    {"aten::var_mean", reduce},
+    {"aten::var", spread},
+    {"aten::var_mean", spread},
 
     {"aten::_log_softmax", along},
     {"aten::_softmax", along},
@@ -112,6 +114,15 @@ Verdict mean(OpCall& call) {
   if (!contains(*dims, p.dim)) return local(call, after_reduction(call, p, *dims));
   call.scale_outputs_by_rows();
   return local(call, Placement::partial());
+}
+
+Verdict spread(OpCall& call) {
+  auto dims = dims_of_shard(call);
+  const TensorSpec& self = call.tensor(0);
+  if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
+  if (!c10::isFloatingType(self.dtype)) return Verdict::kNo;
+  local(call, Placement::partial());
+  return Verdict::kStaged;
 }
 
 Verdict along(OpCall& call) {

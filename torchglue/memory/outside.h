@@ -1,0 +1,24 @@
+// Memory outside a device's own, which its kernels can read and write all the same.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstddef>
+
+namespace koila {
+
+// For the CPU a file, see memory/spill.h; for a CUDA device pinned host memory. The pointer says that it is on `device`. Zeroed on the CPU
+// alone. Throws c10::OutOfMemoryError when there is none.
+at::DataPtr allocate_outside(size_t bytes, c10::Device device);
+
+bool is_outside(const c10::StorageImpl& storage);
+
+// What moved: bytes outside now and at most, and all that were ever put there.
+struct OutsideUse {
+  int64_t live = 0, peak = 0, total = 0;
+};
+OutsideUse outside_use();
+
+}  // namespace koila

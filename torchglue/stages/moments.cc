@@ -1,0 +1,52 @@
+#include "torchglue/stages/moments.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+namespace koila {
+
+namespace {
+
+// Every dimension but the first after the batch, as batch norm has it: PyTorch has a kernel for that.
+bool by_channel(const at::Tensor& t, const std::vector<int64_t>& dims) {
+  if (static_cast<int64_t>(dims.size()) != t.dim() - 1 || t.dim() < 2) return false;
+  return std::find(dims.begin(), dims.end(), 1) == dims.end();
+}
+
+}  // namespace
+
+void Moments::add(const at::Tensor& part) {
+  if (part.numel() == 0) return;
+  const at::Tensor x = c10::isReducedFloatingType(part.scalar_type()) ? part.to(at::kFloat) : part;
+  dtype_ = x.scalar_type();
+  at::Tensor mean, var;
+  if (by_channel(x, dims_)) {
+    std::tie(mean, var) = at::batch_norm_update_stats(x, {}, {}, 0.0);
+  } else {
+    std::tie(var, mean) = at::var_mean(x, at::OptionalIntArrayRef(dims_), /*correction=*/at::Scalar(0), /*keepdim=*/false);
+  }
+  int64_t n = 1;
+  for (int64_t dim : dims_) n *= x.size(dim);
+  mean = mean.to(at::kDouble);
+  const at::Tensor m2 = var.to(at::kDouble).mul_(static_cast<double>(n));
+  if (count_ == 0) {
+    mean_ = mean;
+    m2_ = m2;
+    count_ = n;
+    return;
+  }
+  const double total = static_cast<double>(count_ + n);
+  const at::Tensor delta = mean - mean_;
+  m2_ += m2 + delta.square() * (static_cast<double>(count_) * static_cast<double>(n) / total);
+  mean_ += delta * (static_cast<double>(n) / total);
+  count_ += n;
+}
+
+void Moments::start_over() {
+  count_ = 0;
+  mean_.reset();
+  m2_.reset();
+}
+
+}  // namespace koila

@@ -1,0 +1,85 @@
+#include "torchglue/stages/running_statistics.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
+#include "torchglue/tls.h"
+
+namespace koila {
+
+bool is_running_statistic(const std::string& argument) { return argument == "running_mean" || argument == "running_var"; }
+
+bool uses_batch_statistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {
+  for (size_t a = 0; a < schema.arguments().size(); ++a) {
+    const std::string& name = schema.arguments()[a].name();
+    if (name == "training" || name == "use_input_stats") return arguments[a].isBool() && arguments[a].toBool();
+  }
+  return false;
+}
+
+std::vector<at::Tensor> running_statistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {
+  std::vector<at::Tensor> found;
+  for (size_t a = 0; a < schema.arguments().size(); ++a) {
+    if (is_running_statistic(schema.arguments()[a].name()) && arguments[a].isTensor() && arguments[a].toTensor().defined()) found.push_back(arguments[a].toTensor());
+  }
+  return found;
+}
+
+void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stack& arguments) {
+  for (size_t a = 0; a < arguments.size(); ++a) {
+    if (is_running_statistic(schema.arguments()[a].name())) arguments[a] = c10::IValue();
+  }
+}
+
+void update_running_statistic(const at::Tensor& running, const at::Tensor& value, double momentum) {
+  for (const auto& region : session().live_regions()) {
+    if (region->captures_storage(storage_of(running))) region->before_write(storage_of(running));
+  }
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  // In the type of the value, which may be the wider one.
+  const at::Tensor data = running.variable_data();
+  data.copy_(data.to(value.scalar_type()).mul_(1 - momentum).add_(value.detach(), momentum));
+}
+
+SavedStatistics::SavedStatistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {
+  if (!uses_batch_statistics(schema, arguments)) return;
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& t : running_statistics(schema, arguments)) {
+    Saved saved{t, {}, {}};
+    if (t.is_cpu() && t.is_contiguous()) {
+      const auto* data = static_cast<const char*>(t.const_data_ptr());
+      saved.bytes.assign(data, data + t.nbytes());
+    } else {
+      try {
+        saved.copy = t.variable_data().clone();
+      } catch (const std::exception& error) {
+        if (!is_out_of_memory(error)) throw;
+        complete_ = false;
+      }
+    }
+    saved_.push_back(std::move(saved));
+  }
+}
+
+bool SavedStatistics::restore() const {
+  if (!complete_) return false;
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  for (const Saved& saved : saved_) {
+    const at::Tensor data = saved.tensor.variable_data();
+    if (saved.copy.defined()) {
+      data.copy_(saved.copy);
+    } else {
+      std::memcpy(data.mutable_data_ptr(), saved.bytes.data(), saved.bytes.size());
+    }
+  }
+  return true;
+}
+
+}  // namespace koila

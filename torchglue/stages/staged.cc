@@ -1,0 +1,206 @@
+#include "torchglue/stages/staged.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/placement/operands.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+#include "torchglue/stages/moments.h"
+#include "torchglue/stages/operators.h"
+#include "torchglue/stages/running_statistics.h"
+
+namespace koila {
+
+namespace {
+
+struct Statistics {
+  at::Tensor mean, var;  // biased; without `dims`
+  int64_t count = 0;     // entries that each is of
+};
+
+// Shows the rows of `x`, a value of the region or a real tensor, to the observer.
+void observe(Region& region, const at::Tensor& x, const Placement& placement, RowObserver& observer) {
+  const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
+  if (entry.region == &region) return region.observe(entry.value, observer);
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  for (int64_t begin = 0; begin < region.batch(); begin += region.micro_batch()) {
+    observer.add(slice_rows(x.detach(), placement, region.batch(), {begin, std::min(begin + region.micro_batch(), region.batch())}));
+  }
+}
+
+// Mean and variance of all rows. They are functions of x to autograd.
+Statistics statistics_of(const std::shared_ptr<Region>& region, const at::Tensor& x, const Placement& placement, const std::vector<int64_t>& dims) {
+  Moments moments(dims);
+  observe(*region, x, placement, moments);
+  Statistics found;
+  found.count = moments.count();
+  {
+    const NoInterceptGuard no_intercept;
+    const at::NoGradGuard no_grad;
+    found.mean = moments.mean();
+    found.var = moments.biased_variance();
+  }
+  if (!c10::AutogradState::get_tls_state().get_grad_mode() || !x.requires_grad()) return found;
+
+  const c10::OperatorHandle op = statistics_operator();
+  const std::vector<c10::IValue> arguments{x, dims, found.mean, found.var, found.count};
+  OpCall call(op.schema(), region->batch());
+  for (const c10::IValue& argument : arguments) {
+    OpCall::Arg& arg = call.args().emplace_back();
+    arg.is_tensor = argument.isTensor();
+    if (arg.is_tensor) {
+      TensorSpec& spec = arg.tensors.emplace_back();
+      spec.defined = true;
+      spec.placement = call.args().size() == 1 ? placement : Placement::replicate();
+      spec.sizes.assign(argument.toTensor().sizes().begin(), argument.toTensor().sizes().end());
+    } else {
+      arg.value = argument;
+    }
+  }
+  local(call, Placement::replicate());
+  std::vector<Region::KnownOutput> outputs;
+  for (const at::Tensor& given : {found.mean, found.var}) {
+    Region::KnownOutput& output = outputs.emplace_back();
+    const NoInterceptGuard no_intercept;
+    output.tensor = given.alias();  // the operator's own argument stays what it is
+    output.requires_grad = true;
+    output.keep_data = true;
+  }
+  const auto tensors = region->add_known({op, call, arguments, /*random=*/false}, std::move(outputs));
+  region->catch_up();
+  for (const at::Tensor& t : tensors) region->hand_over(deferred_registry().find(t.unsafeGetTensorImpl()).value, t);
+  found.mean = tensors[0];
+  found.var = tensors[1];
+  return found;
+}
+
+// What the region has of x from here on is an ordinary tensor, known to be split.
+void end_stage(Region& region, const at::Tensor& x) {
+  region.end_stage();
+  const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
+  if (entry.region == &region) region.hand_over(entry.value, x);
+}
+
+at::Tensor optional_tensor(const c10::IValue& v) { return v.isTensor() ? v.toTensor() : at::Tensor(); }
+
+double unbiased(int64_t count) { return static_cast<double>(count) / static_cast<double>(count - 1); }
+
+torch::jit::Stack call_boxed(const c10::OperatorHandle& op, torch::jit::Stack stack) {
+  op.callBoxed(stack);
+  return stack;
+}
+
+void batch_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const std::vector<c10::IValue> arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
+  const at::Tensor x = arguments[0].toTensor();
+  std::vector<int64_t> dims(static_cast<size_t>(x.dim() - 1));
+  std::iota(dims.begin(), dims.end(), 1);
+  dims[0] = 0;
+  const Statistics found = statistics_of(region, x, call.tensor(0).placement, dims);
+  end_stage(*region, x);
+  torch::jit::Stack y = call_boxed(normalise_operator(), {x, found.mean, found.var, arguments[1], arguments[2], call.number(call.find("eps"))});
+  const double momentum = call.number(call.find("momentum"));
+  const at::Tensor running_mean = optional_tensor(arguments[static_cast<size_t>(call.find("running_mean"))]);
+  const at::Tensor running_var = optional_tensor(arguments[static_cast<size_t>(call.find("running_var"))]);
+  const at::NoGradGuard no_grad;
+  const NoInterceptGuard no_intercept;
+  if (running_mean.defined()) update_running_statistic(running_mean, found.mean, momentum);
+  if (running_var.defined()) update_running_statistic(running_var, found.var * unbiased(found.count), momentum);
+  torch::jit::drop(*stack, call.args().size());
+  stack->push_back(std::move(y[0]));
+}
+
+// The sum over rows of each row's own mean and variance by channel.
+class OwnStatistics : public RowObserver {
+ public:
+  void add(const at::Tensor& part) override {
+    const at::Tensor x = part.flatten(2).to(c10::isReducedFloatingType(part.scalar_type()) ? at::kFloat : part.scalar_type());
+    auto [var, mean] = at::var_mean(x, /*dim=*/2, /*unbiased=*/true);
+    mean_ = mean_.defined() ? mean_ + mean.sum(0) : mean.sum(0);
+    var_ = var_.defined() ? var_ + var.sum(0) : var.sum(0);
+  }
+  void start_over() override {
+    mean_.reset();
+    var_.reset();
+  }
+  at::Tensor mean_, var_;
+};
+
+void instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  torch::jit::Stack arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
+  const at::Tensor x = arguments[0].toTensor();
+  const auto running = running_statistics(op.schema(), arguments);
+  OwnStatistics own;
+  observe(*region, x, call.tensor(0).placement, own);
+  drop_running_statistics(op.schema(), arguments);
+  torch::jit::Stack y = call_boxed(op, std::move(arguments));
+  const double momentum = call.number(call.find("momentum")), rows = static_cast<double>(region->batch());
+  const at::NoGradGuard no_grad;
+  const NoInterceptGuard no_intercept;
+  if (running.size() == 2) {
+    update_running_statistic(running[0], own.mean_ / rows, momentum);
+    update_running_statistic(running[1], own.var_ / rows, momentum);
+  }
+  torch::jit::drop(*stack, call.args().size());
+  stack->push_back(std::move(y[0]));
+}
+
+// aten::var, std, var_mean, std_mean.
+void spread(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
+  std::vector<int64_t> dims = *reduced_dims(call, x.dim());
+  std::sort(dims.begin(), dims.end());
+  const Statistics found = statistics_of(region, x, call.tensor(0).placement, dims);
+  end_stage(*region, x);
+  double correction = 1;
+  if (const int arg = call.find("unbiased"); arg >= 0) correction = call.boolean(arg, true) ? 1 : 0;
+  if (const int arg = call.find("correction"); arg >= 0) correction = call.number(arg, 1);
+  // As plain does: of one entry, not a number.
+  const double count = static_cast<double>(found.count);
+  at::Tensor var = found.var * (count / std::max(0.0, count - correction));
+  at::Tensor mean = found.mean;
+  const std::string& name = call.schema().name();
+  if (name.find("std") != std::string::npos) var = var.sqrt();
+  const bool keep = call.boolean(call.find("keepdim"));
+  const auto finish = [&](at::Tensor t) {
+    if (keep) {
+      for (int64_t dim : dims) t = t.unsqueeze(dim);
+    }
+    return t.to(x.scalar_type());
+  };
+  torch::jit::drop(*stack, call.args().size());
+  stack->emplace_back(finish(std::move(var)));
+  if (name.find("_mean") != std::string::npos) stack->emplace_back(finish(std::move(mean)));
+}
+
+}  // namespace
+
+bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const std::string& name = op.schema().name();
+  const auto arguments = torch::jit::last(*stack, call.args().size());
+  if (op_traits(op).silent_effect && session().in_checkpoint && !running_statistics(op.schema(), arguments).empty()) {
+    refuse_split_step(describe_out_of_memory(name), "the step updates running statistics inside a checkpoint, which would do so once more in backward.", region->batch());
+  }
+  if (name == "aten::batch_norm") {
+    batch_norm(stack, call, region);
+  } else if (name == "aten::instance_norm") {
+    instance_norm(op, stack, call, region);
+  } else if (name.starts_with("aten::var") || name.starts_with("aten::std")) {
+    spread(stack, call, region);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace koila
