@@ -29,6 +29,7 @@ struct SplitArgument {
   Placement placement;
   int64_t batch = 0;
   int64_t micro_batch = 0;
+  OpCall::ArgRef at{0};
 };
 
 // The arguments as the rules see them, and the split ones among them.
@@ -71,6 +72,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
     describe(spec, t);
     SplitArgument split;
     split.tensor = t;
+    split.at = {i, j};
     const auto entry = registry.find(t.unsafeGetTensorImpl());
     if (entry.region != nullptr) {
       const bool real = entry.region->materialised(entry.value);
@@ -106,9 +108,9 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
 }
 
 // Puts a value that another region gives up under a mark, so that what follows can be split again.
-void hand_over(const SplitArgument& argument) {
+void hand_over(const SplitArgument& argument, bool whole = false) {
   session().log(KOILA_LOG_TRACE, "a value of another region, or one with a graph from outside, is materialised");
-  argument.region->shared_from_this()->hand_over(argument.value, argument.tensor);
+  argument.region->shared_from_this()->hand_over(argument.value, argument.tensor, whole);
 }
 
 // The region that the call joins; null when arguments changed and must be looked at again.
@@ -322,6 +324,9 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       }
     }
     if (!any) return false;
+    const auto placement_of = [&](const SplitArgument& a) { return call.args()[a.at.arg].tensors[std::max(a.at.element, 0)].placement; };
+    std::vector<Placement> asked;
+    for (const SplitArgument& a : q.split) asked.push_back(placement_of(a));
     Verdict verdict = ask(traits.rule, call);
     if (under_foreign_hooks) verdict = Verdict::kNo;
 
@@ -333,13 +338,20 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
     const bool splits = verdict == Verdict::kLocal || verdict == Verdict::kStaged;
     if (splits && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
-    if (verdict == Verdict::kStaged && std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.placement.is_partial(); })) {
-      // What is summed is an ordinary tensor from here on, and the call is asked about again.
-      region->end_stage();
-      for (const SplitArgument& a : q.split) {
-        if (a.region != nullptr) hand_over(a);
+    if (verdict == Verdict::kStaged && !under_foreign_hooks) {
+      std::vector<const SplitArgument*> whole;
+      for (size_t i = 0; i < q.split.size(); ++i) {
+        if (placement_of(q.split[i]) != asked[i]) whole.push_back(&q.split[i]);
       }
-      continue;
+      if (!whole.empty()) {  // it is an ordinary tensor from here on, and the call is asked about again
+        region->end_stage();
+        for (const SplitArgument& a : q.split) {
+          const bool gathered = std::find(whole.begin(), whole.end(), &a) != whole.end();
+          if (a.region != nullptr) hand_over(a, gathered);
+          if (gathered) session().marks.remove(a.tensor.unsafeGetTensorImpl());
+        }
+        continue;
+      }
     }
     if (verdict == Verdict::kReal) {
       run_plainly(op, keys, stack);

@@ -31,6 +31,7 @@ class Marks {
  public:
   void add(const at::Tensor& tensor, const Placement& placement, int64_t batch, int64_t micro_batch);
   const Mark* find(const c10::TensorImpl* impl) const;
+  void remove(const c10::TensorImpl* impl) { marks_.erase(impl); }
   void clear() { marks_.clear(); }
   bool any() const { return !marks_.empty(); }
 

@@ -104,7 +104,11 @@ void distances(std::vector<Case>& cases) {
     {"aten::cosine_similarity", {shard({B, 1, 3}), shard({1, B, 3}, 1), -1}, kNo},
     {"aten::cdist", {shard({B, 2, 3}), replicate({B, 4, 3})}, kLocal, S(0)},
     {"aten::cdist", {shard({B, 2, 3}), replicate({4, 3})}, kLocal, S(0)},
-    {"aten::cdist", {shard({B, 3}), replicate({4, 3})}, kNo},
+    {"aten::cdist", {shard({B, 3}), replicate({4, 3})}, kLocal, S(0)},
+    {"aten::cdist", {replicate({4, 3}), shard({2 * B, 3}, 0, 1, 2)}, kLocal, S(1, 1, 2)},
+    {"aten::cdist", {shard({B, 3}), replicate({30, 3}), 1.0}, kLocal, S(0)},
+    {"aten::cdist", {shard({B, 3}), shard({B, 3})}, kNo},
+    {"aten::cdist", {shard({B, 3}, 1), shard({4, B}, 1)}, kNo},
   });
 }
 

@@ -1,8 +1,11 @@
 #include "torchglue/placement/rule.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "torchglue/placement/placement.h"
 
@@ -160,6 +163,18 @@ void OpCall::output(int i, const Placement& placement) {
   outputs_[i] = placement;
 }
 
+void OpCall::clear_answer() {
+  slices_.clear();
+  literals_.clear();
+  replaced_.clear();
+  weighted_.clear();
+  outputs_.clear();
+  real_arguments_.clear();
+  denominator_ = nullptr;
+  instead_.reset();
+  scale_outputs_by_rows_ = false;
+}
+
 RegisterRules::RegisterRules(std::initializer_list<Rule> rules) {
   for (const Rule& rule : rules) table().emplace(rule.name, rule);
 }
@@ -187,32 +202,35 @@ bool on_one_device(const OpCall& call) {
 
 namespace {
 
-bool has_partial_beside_shard(const OpCall& call) {
-  bool partial = false, shard = false;
-  for (const OpCall::Arg& arg : call.args()) {
-    for (const TensorSpec& t : arg.tensors) {
-      partial |= t.defined && t.placement.is_partial();
-      shard |= t.defined && t.placement.is_shard();
-    }
-  }
-  return partial && shard;
+// Asks again with these arguments as Replicate. Leaves the question as it was when the answer is no.
+bool local_with(const Rule& rule, OpCall& call, const std::vector<TensorSpec*>& whole) {
+  std::vector<Placement> before;
+  for (TensorSpec* t : whole) before.push_back(std::exchange(t->placement, Placement::replicate()));
+  call.clear_answer();
+  if (rule.fn(call) == Verdict::kLocal) return true;
+  for (size_t i = 0; i < whole.size(); ++i) whole[i]->placement = before[i];
+  return false;
 }
+
+int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t.sizes.end(), int64_t{1}, std::multiplies<>()); }
 
 }  // namespace
 
 Verdict ask(const Rule* rule, OpCall& call) {
   if (rule == nullptr || !on_one_device(call)) return Verdict::kNo;
-  if (!has_partial_beside_shard(call)) return rule->fn(call);
-  OpCall summed = call;
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
-  for (OpCall::Arg& arg : summed.args()) {
+  std::vector<TensorSpec*> partial, shard;
+  for (OpCall::Arg& arg : call.args()) {
     for (TensorSpec& t : arg.tensors) {
-      if (t.placement.is_partial()) t.placement = Placement::replicate();
+      if (t.defined && t.placement.is_partial()) partial.push_back(&t);
+      if (t.defined && t.placement.is_shard()) shard.push_back(&t);
     }
   }
-  if (rule->fn(summed) != Verdict::kLocal) return Verdict::kNo;
-  call = std::move(summed);
-  return Verdict::kStaged;
+  if (!partial.empty() && !shard.empty() && local_with(*rule, call, partial)) return Verdict::kStaged;
+  if (!partial.empty() || shard.size() != 2) return Verdict::kNo;
+  // The smaller one is gathered, or the second.
+  if (entries(*shard[0]) >= entries(*shard[1])) std::swap(shard[0], shard[1]);
+  return local_with(*rule, call, {shard[0]}) || local_with(*rule, call, {shard[1]}) ? Verdict::kStaged : Verdict::kNo;
 }
 
 const Rule* find_rule(const c10::FunctionSchema& schema) {

@@ -101,6 +101,8 @@ class OpCall {
   void run_instead(const char* name, const char* overload, std::vector<c10::IValue> more);
   // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors.
   void output(int i, const Placement& placement);
+  // Takes everything back.
+  void clear_answer();
 
   struct Slice { ArgRef arg; Placement placement; };
   struct Instead { std::string name, overload; std::vector<c10::IValue> more; };
@@ -161,8 +163,9 @@ class RegisterRules {
 const Rule* find_rule(const c10::FunctionSchema& schema);
 
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
-// rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, the answer is
-// that one, kStaged, and `call` has them as Replicate.
+// rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, or none for several
+// Shard arguments, and one with one of them gathered (each row against all others), the answer is that one, kStaged, and `call` has
+// these arguments as Replicate.
 Verdict ask(const Rule* rule, OpCall& call);
 
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.

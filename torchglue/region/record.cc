@@ -188,11 +188,11 @@ void Region::close() { open_ = false; }
 
 void Region::consume(ValueId value) { values_[value].consumed = true; }
 
-void Region::hand_over(ValueId id, const at::Tensor& tensor) {
+void Region::hand_over(ValueId id, const at::Tensor& tensor, bool whole) {
   materialise({id});
   if (tensor.requires_grad()) consume(id);
   deferred_registry().remove(tensor.unsafeGetTensorImpl());
-  if (values_[id].placement.is_shard()) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
+  if (values_[id].placement.is_shard() && !whole) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
 }
 
 void Region::hand_out_group(ValueId id) {

@@ -201,8 +201,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
   // Throws when a view of it could then be read with a gradient that does not know of the write.
   void hand_out_group(ValueId value);
-  // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split.
-  void hand_over(ValueId value, const at::Tensor& tensor);
+  // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.
+  void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
   // A plain operator's graph now hangs on the value.
   void consume(ValueId value);
 

@@ -183,6 +183,59 @@ void spread(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<
   if (name.find("_mean") != std::string::npos) stack->emplace_back(finish(std::move(mean)));
 }
 
+// The largest entry along some dimensions, which it keeps.
+class Largest : public RowObserver {
+ public:
+  explicit Largest(std::vector<int64_t> dims) : dims_(std::move(dims)) {}
+  void add(const at::Tensor& part) override {
+    const at::Tensor most = part.amax(dims_, /*keepdim=*/true);
+    largest_ = largest_.defined() ? at::maximum(largest_, most) : most;
+  }
+  void start_over() override { largest_.reset(); }
+  // 0 in the place of infinities, which may not be subtracted from themselves.
+  at::Tensor finite() const { return at::where(at::isinf(largest_), at::zeros({}, largest_.options()), largest_); }
+
+ private:
+  std::vector<int64_t> dims_;
+  at::Tensor largest_;
+};
+
+// With the largest entry taken off, sum(exp(x)) over the batch is a Partial like any other; the rest is pointwise.
+void exponentials(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const at::Tensor given = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
+  const std::vector<int64_t> dims = *reduced_dims(call, given.dim());
+  Largest largest(dims);
+  observe(*region, given, call.tensor(0).placement, largest);
+  end_stage(*region, given);
+  const std::string& name = call.schema().name();
+  auto result = dtype_argument(call).value_or(given.scalar_type());
+  if (call.boolean(call.find("half_to_float"))) result = at::kFloat;
+  at::Tensor x = given.to(c10::isReducedFloatingType(result) ? at::kFloat : result);
+  at::Tensor most;
+  {
+    const NoInterceptGuard no_intercept;
+    most = largest.finite().to(x.scalar_type());
+  }
+  const at::Tensor shifted = x - most;
+  const at::Tensor exponential = shifted.exp();
+  const at::Tensor sum = exponential.sum(dims, /*keepdim=*/true);
+  at::Tensor y;
+  if (name == "aten::logsumexp") {
+    y = sum.log() + most;
+    if (!call.boolean(call.find("keepdim"))) {
+      std::vector<int64_t> kept;
+      for (int64_t d = 0; d < y.dim(); ++d) {
+        if (std::find(dims.begin(), dims.end(), d) == dims.end()) kept.push_back(y.size(d));
+      }
+      y = y.view(kept);
+    }
+  } else {
+    y = name.find("log_softmax") != std::string::npos ? shifted - sum.log() : exponential / sum;
+  }
+  torch::jit::drop(*stack, call.args().size());
+  stack->emplace_back(y.to(result));
+}
+
 }  // namespace
 
 bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
@@ -197,6 +250,8 @@ bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const O
     instance_norm(op, stack, call, region);
   } else if (name.starts_with("aten::var") || name.starts_with("aten::std")) {
     spread(stack, call, region);
+  } else if (name == "aten::logsumexp" || name.ends_with("softmax")) {
+    exponentials(stack, call, region);
   } else {
     return false;
   }

@@ -1,5 +1,6 @@
 #include "torchglue/tape/tape.h"
 
+#include <ATen/ATen.h>
 #include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -136,9 +137,12 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
     if (!hangs_on_tape(node)) {
       // Whatever this tensor was on the tape, it is not any more.
       TapeValue& old = values_[it->second];
+      const bool copied = old.strong.defined() && old.strong.unsafeGetTensorImpl() != tensor.unsafeGetTensorImpl();
       old.weak.reset();
-      old.strong.reset();
-      groups_[old.group].pinned = true;  // it looks at the memory still
+      if (!copied) {
+        old.strong.reset();
+        groups_[old.group].pinned = true;  // it looks at the memory still
+      }
     }
   }
   if (const auto* node = node_of(tensor); node != nullptr && node->name() != kRegionNode && !is_builtin(*node)) saw_functions_ = true;
@@ -182,9 +186,48 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   }
 }
 
+// Note [Captures that are written to]
+// A codebook that a forward pass reads and then moves, a counter, a mean of what has been seen: a step that is made again must read what it
+// read. A small one is copied before the write, and the copy takes its place in what has been recorded.
+void Tape::keep_before_write(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
+  for (TapeValue& value : values_) {
+    if (value.group != values_[id].group || !value.is_capture() || value.requires_grad) continue;
+    auto impl = value.weak.lock();
+    if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) continue;  // copied already
+    const at::Tensor t(std::move(impl));
+    if (version_of(t) != value.version) continue;
+    if (!std::any_of(ops_.begin(), ops_.end(), [&](const TapeOp& op) {
+          return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
+        })) continue;
+    if (!affordable(t, value.bytes())) continue;
+    held_for_origins_ += value.bytes();
+    const NoInterceptGuard no_intercept;
+    const at::NoGradGuard no_grad;
+    try {
+      value.strong = t.clone();
+    } catch (const std::exception&) {  // no room: the step is refused, should it run out
+      continue;
+    }
+    value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
+  }
+}
+
+// Whether the tape may hold so much more on its own account.
+bool Tape::affordable(const at::Tensor& like, int64_t bytes) const {
+  const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
+  return (held_for_origins_ + bytes) * 200 <= in_use;
+}
+
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
-  if (traits.writes && !values_.empty()) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { note_write_behind(t); });
+  if (traits.writes && !values_.empty()) {
+    for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+      keep_before_write(t);
+      note_write_behind(t);
+    });
+  }
   if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
   pending_.reset();
   record_ = traits.tensor_result && !traits.foreach;
@@ -321,8 +364,7 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
   const at::Tensor t = values_[id].lock();
-  const int64_t in_use = bytes_in_use != nullptr && t.defined() ? bytes_in_use(t.is_cpu() ? -1 : static_cast<int>(t.device().index())) : 0;
-  if (origins.empty() || (held_for_origins_ + bytes) * 200 > in_use) return nullptr;
+  if (origins.empty() || !t.defined() || !affordable(t, bytes)) return nullptr;
   held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
   for (TapeValueId origin : origins) {

@@ -42,7 +42,7 @@ struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
 
   c10::weak_intrusive_ptr<c10::TensorImpl> weak;
-  at::Tensor strong;                      // 0-dim captures
+  at::Tensor strong;                      // 0-dim captures, and copies of what was written to since
   std::weak_ptr<Hold> hold;               // see Note [What the tape holds]
   int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
   int32_t output = 0;                     // flat output number of the producer
@@ -160,6 +160,8 @@ class Tape {
   };
 
   void note_write_behind(const at::Tensor& tensor);
+  void keep_before_write(const at::Tensor& tensor);
+  bool affordable(const at::Tensor& like, int64_t bytes) const;
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
   bool hangs_on_tape(const torch::autograd::Node* node) const;

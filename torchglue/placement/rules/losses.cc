@@ -154,8 +154,21 @@ Verdict similarity(OpCall& call) {
 }
 
 Verdict matrix_distance(OpCall& call) {
-  auto out = align(call, defined_operands(call), /*trailing=*/2);
-  return out ? local(call, *out) : Verdict::kNo;
+  // How distances are computed depends on how many there are: micro-batches do as the full batch would.
+  constexpr int64_t kFew = 25, kAlwaysByProduct = 1, kNeverByProduct = 2;
+  const TensorSpec &x1 = call.tensor(0), &x2 = call.tensor(1);
+  const int mode = call.find("compute_mode");
+  if (x1.dim() < 2 || x2.dim() < 2) return Verdict::kNo;
+  if (call.none(mode) || call.integer(mode) == 0) {
+    const bool many = x1.sizes[x1.dim() - 2] > kFew || x2.sizes[x2.dim() - 2] > kFew;
+    call.set_argument(mode, many ? kAlwaysByProduct : kNeverByProduct);
+  }
+  if (auto out = align(call, defined_operands(call), /*trailing=*/2)) return local(call, *out);
+  // The rows of one against all of the other.
+  const int64_t dims = std::max(x1.dim(), x2.dim());
+  if (x1.placement.is_shard() && x1.placement.dim == x1.dim() - 2 && x2.placement.is_replicate()) return local(call, x1.placement.at(dims - 2));
+  if (x2.placement.is_shard() && x2.placement.dim == x2.dim() - 2 && x1.placement.is_replicate()) return local(call, x2.placement.at(dims - 1));
+  return Verdict::kNo;
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ Verdict sum(OpCall&);         // linear
 Verdict mean(OpCall&);        // linear; micro-batches hold shares in proportion to their rows
 Verdict count(OpCall&);       // a sum of something that is not linear
 Verdict spread(OpCall&);      // variances: of each row's own, or of the batch
+Verdict log_sum(OpCall&);     // logsumexp
+Verdict softmax(OpCall&);     // along one dimension; of the batch once its sum is known
 Verdict along(OpCall&);       // keeps the shape, mixes entries along `dim`
 Verdict sum_along(OpCall&);   // the same, linear
 Verdict any_of_dims(OpCall&); // any, all
@@ -29,7 +31,7 @@ const RegisterRules kTable{
     {"aten::count_nonzero", count},
     {"aten::kthvalue", reduce},
     {"aten::linalg_vector_norm", reduce},
-    {"aten::logsumexp", reduce},
+    {"aten::logsumexp", log_sum},
     {"aten::max.dim", reduce},
     {"aten::mean", mean},
     {"aten::median.dim", reduce},
@@ -45,8 +47,8 @@ const RegisterRules kTable{
     {"aten::var", spread},
     {"aten::var_mean", spread},
 
-    {"aten::_log_softmax", along},
-    {"aten::_softmax", along},
+    {"aten::_log_softmax", softmax},
+    {"aten::_softmax", softmax},
     {"aten::argsort", along},
     {"aten::cummax", along},
     {"aten::cummin", along},
@@ -54,9 +56,9 @@ const RegisterRules kTable{
     {"aten::cumsum", sum_along},
     {"aten::glu", along},
     {"aten::linalg_cross", cross},
-    {"aten::log_softmax.int", along},
+    {"aten::log_softmax.int", softmax},
     {"aten::logcumsumexp", along},
-    {"aten::softmax.int", along},
+    {"aten::softmax.int", softmax},
     {"aten::sort", along},
     {"aten::topk", along},
 };
@@ -122,6 +124,25 @@ Verdict spread(OpCall& call) {
   if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
   if (!c10::isFloatingType(self.dtype)) return Verdict::kNo;
   local(call, Placement::partial());
+  return Verdict::kStaged;
+}
+
+Verdict log_sum(OpCall& call) {
+  auto dims = dims_of_shard(call);
+  const TensorSpec& self = call.tensor(0);
+  if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
+  if (!c10::isFloatingType(self.dtype)) return Verdict::kNo;
+  local(call, Placement::partial());
+  return Verdict::kStaged;
+}
+
+Verdict softmax(OpCall& call) {
+  if (const Verdict verdict = along(call); verdict != Verdict::kNo) return verdict;
+  const TensorSpec& self = call.tensor(0);
+  if (!self.placement.is_shard() || !others_replicate(call, {0}) || !c10::isFloatingType(self.dtype)) return Verdict::kNo;
+  const auto dtype = dtype_argument(call);
+  if (dtype && !c10::isFloatingType(*dtype)) return Verdict::kNo;
+  local(call, self.placement);
   return Verdict::kStaged;
 }
 
