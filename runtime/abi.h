@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 2 };
+enum { KOILA_ABI_VERSION = 3 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 
@@ -90,6 +90,8 @@ typedef struct koila_runtime {
   int64_t (*failed_allocations)(int device);
   // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
   void (*on_tensors)(int device, int64_t change);
+  // What regions keep of a device's tensors outside its memory (in a file for the CPU, in pinned memory for a CUDA device) grew, or shrank.
+  void (*on_outside)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.
   const int* torch_uses_cuda;
   // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.

@@ -36,6 +36,7 @@ std::int64_t budget_bytes(int device) { return is_device(device) ? Runtime::get(
 
 std::int64_t failed_allocations(int device) { return Runtime::get()->pressure(device); }
 void on_tensors(int device, std::int64_t change) { Runtime::get()->on_tensors(device, change); }
+void on_outside(int device, std::int64_t change) { Runtime::get()->on_outside(device, change); }
 
 void on_oom(const koila_oom_event* event) {
   quietly([&] {
@@ -67,7 +68,7 @@ std::atomic<void (*)()> before_capture{nullptr};
 void set_before_capture(void (*function)()) { before_capture.store(function); }
 
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, on_tensors,  &torch_uses_cuda, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 

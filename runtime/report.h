@@ -21,6 +21,9 @@ struct DeviceFigures {
   std::int64_t budget_bytes = 0;
   std::int64_t allocations = 0;
   std::int64_t frees = 0;
+  std::int64_t outside_bytes = 0;       // tensors of the device that koila keeps outside its memory
+  std::int64_t outside_peak_bytes = 0;
+  std::int64_t outside_written_bytes = 0;  // all that was ever put there
   // What follows is of memory that CUDA gives.
   std::int64_t failed_allocations = 0;  // over the budget, or refused by CUDA; a caching allocator asks again
   std::int64_t tensor_bytes = 0;        // alive inside the blocks of PyTorch's caching allocator, as asked for

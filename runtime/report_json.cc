@@ -32,7 +32,10 @@ Json to_json(const DeviceFigures& device) {
                {"live_bytes", device.live_bytes},
                {"budget_bytes", device.budget_bytes},
                {"allocations", device.allocations},
-               {"frees", device.frees}};
+               {"frees", device.frees},
+               {"outside_bytes", device.outside_bytes},
+               {"outside_peak_bytes", device.outside_peak_bytes},
+               {"outside_written_bytes", device.outside_written_bytes}};
   if (device.device == KOILA_CPU) return json;
   json["failed_allocations"] = device.failed_allocations;
   if (device.device >= 0) {

@@ -69,6 +69,11 @@ std::string untracked_line(const DeviceFigures& device) {
          " that were in use when it was last asked (CUDA's own, statically linked runtimes, other processes)";
 }
 
+std::string outside_line(const DeviceFigures& device) {
+  return "kept outside, " + std::string(device.device == KOILA_CPU ? "in files" : "in pinned memory for " + device_name(device.device)) + ": peak " +
+         format_bytes(device.outside_peak_bytes) + ", " + format_bytes(device.outside_written_bytes) + " written in all";
+}
+
 // The CPU, the devices, then what CUDA gives outside them.
 std::vector<DeviceFigures> in_order(std::vector<DeviceFigures> devices) {
   std::stable_partition(devices.begin(), devices.end(), [](const DeviceFigures& d) { return d.device >= KOILA_CPU; });
@@ -139,6 +144,7 @@ std::string report_text(const ReportData& data) {
     add(device_line(device));
     if (const std::string line = sources_line(data, device.device); !line.empty()) add(line);
     if (device.tensor_peak_bytes > 0) add(tensors_line(device));
+    if (device.outside_written_bytes > 0) add(outside_line(device));
     if (device.untracked_bytes > 0) add(untracked_line(device));
   }
   for (std::size_t i = 0; i < std::min(events.oom_events.size(), kShownEvents); ++i) {

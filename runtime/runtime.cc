@@ -146,6 +146,17 @@ void Runtime::on_tensors(int device, std::int64_t change) {
   else tensors_[device].release(-change);
 }
 
+void Runtime::on_outside(int device, std::int64_t change) {
+  if (device < kFirstPlace || device >= kCudaDevices) return;
+  Account& account = outside_[device - kFirstPlace];
+  if (change >= 0) {
+    account.try_reserve(change);
+    written_outside_[device - kFirstPlace].fetch_add(change, std::memory_order_relaxed);
+  } else {
+    account.release(-change);
+  }
+}
+
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
@@ -182,6 +193,9 @@ ReportData Runtime::report_data() const {
     figures.allocations = account.allocations();
     figures.frees = account.frees();
     figures.failed_allocations = pressure(device);
+    figures.outside_bytes = outside_[device - kFirstPlace].live();
+    figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
+    figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
     if (device >= 0) {
       figures.tensor_bytes = tensors_[device].live();

@@ -87,6 +87,9 @@ class Runtime {
   // Tensors in the memory that a caching allocator holds on a device: a change in bytes.
   void on_tensors(int device, std::int64_t change);
 
+  // What is kept of a device's tensors outside its memory: a change in bytes.
+  void on_outside(int device, std::int64_t change);
+
   void on_oom(const OomEvent& event);
   Events& events() { return *events_; }
 
@@ -109,6 +112,8 @@ class Runtime {
   Injector injector_;
   DeviceMemory* device_memory_ = new DeviceMemory(ledger_);  // replaced in the child of a fork, like events_
   Account tensors_[kCudaDevices];
+  Account outside_[kPlaces];
+  std::atomic<std::int64_t> written_outside_[kPlaces] = {};
   std::atomic<bool> met_[kCudaDevices] = {};  // set under the lock, with the budget in force
   SpinLock budgets_;
   std::atomic<std::int64_t> pressure_[kPlaces] = {};

@@ -108,9 +108,9 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
 }
 
 // Puts a value that another region gives up under a mark, so that what follows can be split again.
-void hand_over(const SplitArgument& argument, bool whole = false) {
+void hand_over(const SplitArgument& argument) {
   session().log(KOILA_LOG_TRACE, "a value of another region, or one with a graph from outside, is materialised");
-  argument.region->shared_from_this()->hand_over(argument.value, argument.tensor, whole);
+  argument.region->shared_from_this()->hand_over(argument.value, argument.tensor);
 }
 
 // The region that the call joins; null when arguments changed and must be looked at again.
@@ -284,7 +284,8 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
   const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
 
-  for (;;) {
+  constexpr int kRoundsAtMost = 32;  // arguments change from round to round, and each only a few times
+  for (int round = 0;; ++round) {
     Question q = ask(op, arguments);
     if (q.must_read.defined()) {
       session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
@@ -328,7 +329,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     std::vector<Placement> asked;
     for (const SplitArgument& a : q.split) asked.push_back(placement_of(a));
     Verdict verdict = ask(traits.rule, call);
-    if (under_foreign_hooks) verdict = Verdict::kNo;
+    if (under_foreign_hooks || round >= kRoundsAtMost) verdict = Verdict::kNo;
 
     if (session().runtime->settings->log_level == KOILA_LOG_TRACE) {
       std::string text = "lazy " + op.schema().name() + " verdict " + std::to_string(static_cast<int>(verdict)) + " batch " + std::to_string(region->batch());
@@ -347,7 +348,9 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
         region->end_stage();
         for (const SplitArgument& a : q.split) {
           const bool gathered = std::find(whole.begin(), whole.end(), &a) != whole.end();
-          if (a.region != nullptr) hand_over(a, gathered);
+          // A value of a closed region is known to be split by its entry, any other real tensor by its mark.
+          const auto entry = deferred_registry().find(a.tensor.unsafeGetTensorImpl());
+          if (entry.region != nullptr && (a.region != nullptr || gathered)) entry.region->shared_from_this()->hand_over(entry.value, a.tensor, gathered);
           if (gathered) session().marks.remove(a.tensor.unsafeGetTensorImpl());
         }
         continue;

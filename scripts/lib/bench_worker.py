@@ -121,6 +121,70 @@ def lstm(rows):
     return text_lstm.Reader(), (torch.randint(128, (rows, 64)), torch.randint(8, (rows,))), lambda m, x, y: F.cross_entropy(m(x), y), 1
 
 
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn1 = torch.nn.BatchNorm2d(width)
+        self.conv2 = torch.nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = torch.nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        out = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(out)) + x)
+
+
+def resnet(rows):
+    """Eight residual blocks with batch norm, as in a ResNet-18."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False), torch.nn.BatchNorm2d(16), torch.nn.ReLU()]
+    for width in (16, 32, 64):
+        layers += [Block(width), Block(width)]
+        if width < 64:
+            layers += [torch.nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False), torch.nn.BatchNorm2d(2 * width), torch.nn.ReLU()]
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 10)]
+    return torch.nn.Sequential(*layers), (torch.rand(rows, 3, 32, 32), torch.randint(10, (rows,))), lambda m, x, y: F.cross_entropy(m(x), y), 1
+
+
+def clip_loss(a, b):
+    a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
+    logits = a @ b.t() / 0.07
+    target = torch.arange(len(a))
+    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.t(), target)) / 2
+
+
+def clip(rows):
+    """A convolutional tower and one of attention."""
+    torch.manual_seed(0)
+    image = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, stride=2, padding=1), torch.nn.GELU(), torch.nn.Conv2d(32, 64, 3, stride=2, padding=1), torch.nn.GELU(),
+                                torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.GELU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(256, 64))
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    text = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    model = torch.nn.ModuleDict({"image": image, "text": text})
+    return model, (torch.rand(rows, 3, 32, 32), torch.randint(100, (rows, 24))), lambda m, x, y: clip_loss(m["image"](x), m["text"](y).mean(1)), 1
+
+
+def cached_step(micro_batch):
+    """GradCache, by hand: the embeddings without a graph, the loss's gradient for them, and each micro-batch again with it."""
+    def prepare(model, data, loss_of, _):
+        optimizer = torch.optim.AdamW(model.parameters())
+        images, texts = (t.split(micro_batch) for t in data)
+
+        def embed(x, y):
+            return model["image"](x), model["text"](y).mean(1)
+
+        def run():
+            optimizer.zero_grad()
+            with torch.no_grad():
+                a, b = (torch.cat(parts).requires_grad_() for parts in zip(*(embed(x, y) for x, y in zip(images, texts))))
+            clip_loss(a, b).backward()
+            for x, y, da, db in zip(images, texts, a.grad.split(micro_batch), b.grad.split(micro_batch)):
+                torch.autograd.backward(embed(x, y), (da, db))
+            optimizer.step()
+        return run
+    return prepare
+
+
 def plain_step(model, data, loss_of, _):
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -148,14 +212,17 @@ def accumulated_step(micro_batch):
     return prepare
 
 
-MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "lstm": lstm}
+MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "lstm": lstm, "resnet": resnet, "clip": clip}
 
 
 def step(name):
-    """`step:gpt:64` is an ordinary step of 64 rows, `step:gpt:64:8` the loop by hand with micro-batches of 8, `small_gpt` a fixed one."""
+    """`step:gpt:64` is an ordinary step of 64 rows, `step:gpt:64:8` the loop by hand with micro-batches of 8, `cached:clip:64:8` GradCache's way,
+    `small_gpt` a fixed one."""
     if name == "small_gpt":
         return plain_step(*gpt(8, width=64, layers=2))
     parts = name.split(":")
+    if parts[0] == "cached":
+        return cached_step(int(parts[3]))(*MODELS[parts[1]](int(parts[2])))
     if parts[0] != "step":
         return WORKLOADS[name]()
     prepare = accumulated_step(int(parts[3])) if len(parts) > 3 else plain_step

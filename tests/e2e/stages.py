@@ -203,6 +203,29 @@ class BatchNormFrozenInPart(Images):
 
 
 @family
+class BatchNormBetweenSteps(Vectors):
+    """Between steps the model is evaluated, and its statistics are taken anew, both without gradients."""
+
+    def model(self):
+        return nn.Sequential(embedder(out=32), nn.BatchNorm1d(32), nn.SiLU(), nn.Linear(32, 10))
+
+    def loss(self, model, x, y):
+        return F.cross_entropy(model(x), y)
+
+    def step(self, model, optimizer, data, record):
+        super().step(model, optimizer, data, record)
+        x, y = data
+        with torch.no_grad():
+            for _ in range(2):
+                model(x + 0.1)
+            model.eval()
+            out = model(x)
+            record.value("evaluation", F.cross_entropy(out, y))
+            record.value("right", (out.argmax(1) == y).sum())
+            model.train()
+
+
+@family
 class InstanceNormRunning(Images):
     def model(self):
         return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.InstanceNorm2d(8, affine=True, track_running_stats=True), nn.SiLU(),

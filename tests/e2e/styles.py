@@ -803,7 +803,7 @@ class EarlyExit(SmallNet):
 class GanWithBatchNorm(SmallNet):
     """The discriminator's loss must leave the generator's graph, and hooks on its parameters, alone."""
 
-    splits = False
+    tolerance = 3e-5  # plain PyTorch with its rows in another order is off by 1.8e-5
 
     def model(self):
         model = nn.ModuleList([nn.Sequential(nn.Linear(24, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 24)),

@@ -82,6 +82,8 @@ ReportData on_cuda() {
   DeviceFigures second = cpu(4 * kMi, 4 * kMi, 4 * kMi, 1, 0);
   second.device = 1;
   second.failed_allocations = 2;
+  second.outside_peak_bytes = 3 * kMi;
+  second.outside_written_bytes = 30 * kMi;
   data.devices = {managed, pinned, first, second};
   data.sources = {{KOILA_MANAGED, MemoryKind::kManaged, "program", 0, kMi, 1, 1},
                   {KOILA_PINNED, MemoryKind::kPinned, "program", 2 * kMi, 2 * kMi, 1, 0},
@@ -102,6 +104,7 @@ TEST(Report, TextSaysWhoHoldsADevicesMemory) {
             "(CUDA's own, statically linked runtimes, other processes)\n"
             "koila:   cuda:1: peak 4.0 MiB of a budget of 4.0 MiB, 4.0 MiB live at exit, 1 allocation, 0 frees, 2 failed\n"
             "koila:   cuda:1 by source: program 4.0 MiB\n"
+            "koila:   kept outside, in pinned memory for cuda:1: peak 3.0 MiB, 30.0 MiB written in all\n"
             "koila:   managed: peak 1.0 MiB, 0 B live at exit, 1 allocation, 1 free\n"
             "koila:   managed by source: program 0 B (peak 1.0 MiB)\n"
             "koila:   pinned: peak 2.0 MiB, 2.0 MiB live at exit, 1 allocation, 0 frees\n"
@@ -118,6 +121,9 @@ TEST(Report, JsonSaysWhoHoldsADevicesMemory) {
   EXPECT_EQ(first["untracked_bytes"], 90 * kMi);
   EXPECT_EQ(first["sizes"], nlohmann::json::parse(R"([{"from_bytes": 2, "count": 3}, {"from_bytes": 8, "count": 9}])"));
   EXPECT_EQ(json["devices"]["cuda:1"]["failed_allocations"], 2);
+  EXPECT_EQ(json["devices"]["cuda:1"]["outside_bytes"], 0);
+  EXPECT_EQ(json["devices"]["cuda:1"]["outside_peak_bytes"], 3 * kMi);
+  EXPECT_EQ(json["devices"]["cuda:1"]["outside_written_bytes"], 30 * kMi);
   EXPECT_FALSE(json["devices"]["pinned"].contains("tensor_bytes"));
   ASSERT_EQ(json["sources"].size(), 6U);
   EXPECT_EQ(json["sources"][4], nlohmann::json::parse(R"({"device": "cuda:0", "kind": "pool", "library": "program", "live_bytes": 1048576,
@@ -126,7 +132,7 @@ TEST(Report, JsonSaysWhoHoldsADevicesMemory) {
 
 TEST(Report, TheCpusEntryHasNothingOfCuda) {
   const auto json = nlohmann::json::parse(report_json(data()));
-  EXPECT_EQ(json["devices"]["cpu"].size(), 5U);
+  EXPECT_EQ(json["devices"]["cpu"].size(), 8U);
   EXPECT_TRUE(json["sources"].empty());
 }
 

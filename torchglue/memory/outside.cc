@@ -12,20 +12,13 @@
 #include <vector>
 
 #include "torchglue/memory/spill.h"
+#include "torchglue/session.h"
 
 namespace koila {
 
 namespace {
 
 std::mutex mutex;
-OutsideUse use;
-
-void count(size_t bytes) {
-  const std::lock_guard lock(mutex);
-  use.live += static_cast<int64_t>(bytes);
-  use.total += static_cast<int64_t>(bytes);
-  use.peak = std::max(use.peak, use.live);
-}
 
 // Note [Pinned memory]
 // Getting and giving back pinned memory stalls the device, so blocks are kept for the next step. A block goes from one value to the next
@@ -48,8 +41,8 @@ c10::StreamId current_stream(c10::Device device) { return c10::impl::VirtualGuar
 
 void give_back(void* context) {
   auto* block = static_cast<Pinned*>(context);
+  session().runtime->on_outside(device_number(block->device), -static_cast<int64_t>(block->asked));
   const std::lock_guard lock(mutex);
-  use.live -= static_cast<int64_t>(block->asked);
   free_blocks().emplace(block->bytes, *block);
   delete block;
 }
@@ -88,10 +81,7 @@ struct Spilled {
 
 void drop_file(void* context) {
   auto* spilled = static_cast<Spilled*>(context);
-  {
-    const std::lock_guard lock(mutex);
-    use.live -= static_cast<int64_t>(spilled->bytes);
-  }
+  session().runtime->on_outside(KOILA_CPU, -static_cast<int64_t>(spilled->bytes));
   delete spilled;
 }
 
@@ -101,23 +91,18 @@ c10::DataPtr allocate_outside(size_t bytes, c10::Device device) {
   if (bytes == 0) return {nullptr, device};
   if (device.is_cpu()) {
     auto* spilled = new Spilled{spill_allocate(bytes), bytes};
-    count(bytes);
+    session().runtime->on_outside(KOILA_CPU, static_cast<int64_t>(bytes));
     return {spilled->file.get(), spilled, &drop_file, device};
   }
   TORCH_CHECK_WITH(OutOfMemoryError, device.is_cuda(), "koila: nothing can be kept outside the memory of ", device, ".");
   auto* block = new Pinned(find_pinned(bytes, device));
-  count(bytes);
+  session().runtime->on_outside(device_number(device), static_cast<int64_t>(bytes));
   return {block->data, block, &give_back, device};
 }
 
 bool is_outside(const c10::StorageImpl& storage) {
   const auto deleter = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get_deleter();
   return deleter == &drop_file || deleter == &give_back;
-}
-
-OutsideUse outside_use() {
-  const std::lock_guard lock(mutex);
-  return use;
 }
 
 }  // namespace koila

@@ -15,10 +15,4 @@ at::DataPtr allocate_outside(size_t bytes, c10::Device device);
 
 bool is_outside(const c10::StorageImpl& storage);
 
-// What moved: bytes outside now and at most, and all that were ever put there.
-struct OutsideUse {
-  int64_t live = 0, peak = 0, total = 0;
-};
-OutsideUse outside_use();
-
 }  // namespace koila

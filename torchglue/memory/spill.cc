@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,6 +29,7 @@ void unmap(void* context) {
 }
 
 [[noreturn]] void fail(const char* what, const std::string& folder, size_t bytes, int error) {
+  session().runtime->on_note(("KOILA_SPILL_DIR=" + folder + ": " + std::strerror(error) + ". What was to be kept there had to fit into the budget.").c_str());
   TORCH_CHECK_WITH(OutOfMemoryError, false, "koila: ", what, " ", bytes, " bytes in KOILA_SPILL_DIR ", folder, ": ", std::strerror(error));
 }
 
@@ -41,6 +43,12 @@ at::DataPtr spill_allocate(size_t bytes) {
     std::string name = folder + "/koila-spill-XXXXXX";
     file = ::mkostemp(name.data(), O_CLOEXEC);
     if (file >= 0) ::unlink(name.c_str());
+  }
+  // Beyond this limit a write is a signal, and no error.
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) {
+    if (file >= 0) ::close(file);
+    fail("no room to spill", folder, bytes, EFBIG);
   }
   if (file < 0) fail("cannot make a spill file of", folder, bytes, errno);
   if (const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes)); error != 0) {

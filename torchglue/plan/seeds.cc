@@ -26,6 +26,16 @@ Placement guess(const TapeValue& out, const OpCall& call, int64_t batch) {
   return Placement::replicate();
 }
 
+// What the rule wants whole that is split.
+int64_t gathered_bytes(const Tape& tape, const Plan& plan, const TapeOp& op, const OpCall& call) {
+  int64_t bytes = 0;
+  for (const TapeRef& ref : op.refs) {
+    const TensorSpec& spec = call.args()[ref.arg].tensors[ref.element < 0 ? 0 : ref.element];
+    if (plan.placements[ref.value].is_shard() && spec.placement.is_replicate()) bytes += tape.values()[ref.value].bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 bool is_seed(const Plan& plan, TapeValueId value) {
@@ -79,6 +89,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   // they stay what they are, whole, and are sliced where they are read.
   ska::flat_hash_set<uint32_t> whole;
   std::vector<const TapeOp*> whole_ops;  // operators that read something split and have no rule for it
+  std::vector<std::pair<const TapeOp*, int64_t>> staged;  // those that end a stage, and what they gather
   const auto placement = [&](TapeValueId v) { return plan.placements[v]; };
   const at::Device device = tape.values()[seeds[0].value].device;
   // A call that cannot be made again: something that it read is gone. What it gave is taken as it is.
@@ -102,6 +113,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   for (bool again = true; again;) {
     again = false;
     whole_ops.clear();
+    staged.clear();
     plan = Plan{};
     plan.batch = batch;
     plan.seeds = seeds;
@@ -164,6 +176,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
           if (!plan.placements[ref.value].is_replicate()) read_whole.insert(tape.values()[ref.value].group);
         }
       }
+      if (verdict == Verdict::kStaged) staged.emplace_back(&op, gathered_bytes(tape, plan, op, call));
       const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
       for (size_t i = 0; i < op.outputs.size(); ++i) {
         const TapeValueId out = op.outputs[i];
@@ -195,6 +208,9 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     for (const TapeRef& ref : op->refs) {
       if (!plan.placements[ref.value].is_replicate()) plan.bytes_whole += tape.values()[ref.value].bytes();
     }
+  }
+  for (const auto& [op, bytes] : staged) {
+    if (needed[op - tape.ops().data()]) plan.bytes_whole += bytes;
   }
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i] || tape.ops()[i].in_place) continue;

@@ -54,7 +54,8 @@ at::Tensor BoundaryStore::zeros_like(const at::Tensor& full, at::ScalarType dtyp
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, full.device())), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides(), 0);
-  return is_outside(*tensor.storage().unsafeGetStorageImpl()) ? tensor : tensor.zero_();  // a new file is
+  const bool zero = full.is_cpu() && is_outside(*tensor.storage().unsafeGetStorageImpl());  // a new file is
+  return zero ? tensor : tensor.zero_();
 }
 
 void BoundaryStore::add(const c10::StorageImpl* storage) {

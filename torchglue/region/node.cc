@@ -14,6 +14,7 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -77,7 +78,14 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   const at::Tensor& full = captures_[uses_[use].capture].tensor;
   if (placement.is_shard()) {
     if (!total.defined()) total = boundaries().zeros_like(full.detach(), gradient.scalar_type());
-    write_rows(total, placement, batch_, rows, gradient);
+    if (boundaries().outside(storage_of(total))) {
+      side_.run([&] {
+        SideStream::used_here(gradient.storage().data_ptr(), device_);
+        write_rows(total, placement, batch_, rows, gradient);
+      });
+    } else {
+      write_rows(total, placement, batch_, rows, gradient);
+    }
   } else if (gradient.is_sparse()) {
     total = total.defined() ? total + gradient : std::move(gradient);
   } else if (total.defined()) {
@@ -226,6 +234,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
         first_ = Frame{{0, micro_batch_}, true, {}, {}, 0};
       } else {
         const at::AutoGradMode grad(true);
+        ask_ahead({end, std::min(end + micro_batch_, batch_)}, plan);
         run(frame, instructions_.size(), &plan);
       }
       backward_of(frame);
@@ -253,6 +262,8 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
   }
 
+  ahead_.clear();
+  side_.join();
   std::vector<at::Tensor> results(node->num_outputs());
   for (uint32_t u = 0; u < uses_.size(); ++u) {
     const Capture& capture = captures_[uses_[u].capture];

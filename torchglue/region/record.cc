@@ -173,7 +173,7 @@ bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::I
 
 }  // namespace
 
-Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device), depth_(session().engine_depth) {
+Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device), depth_(session().engine_depth), side_(device) {
   first_.rows = {0, micro_batch};
   first_.grad = true;
 }

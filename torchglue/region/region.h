@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "torchglue/compat/node.h"
+#include "torchglue/memory/side_stream.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/stages/moments.h"
@@ -304,7 +305,11 @@ class Region : public std::enable_shared_from_this<Region> {
   void materialise(const std::vector<ValueId>& values, Watch watch);
   at::Tensor empty_full(uint32_t group) const;
   bool make_room();
-  void store_rows(Held& held, const at::Tensor& local, Rows rows) const;
+  void store_rows(Held& held, const at::Tensor& local, Rows rows);
+  // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
+  void ask_ahead(Rows rows, const Schedule& plan);
+  at::Tensor bring_in(uint32_t use, Rows rows, const at::Tensor& slice);
+  at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
@@ -332,6 +337,13 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<char> wanted_;           // by capture: the engine asks for its gradient
   std::map<uint64_t, int> begun_with_;
   std::set<size_t> differentiated_;    // instructions that a backward pass has used
+  struct Ahead {
+    uint32_t use;
+    Rows rows;
+    at::Tensor part;
+  };
+  std::vector<Ahead> ahead_;
+  SideStream side_;
   Frame first_;                        // micro-batch 0, alongside the program
   torch::autograd::Node* node_ = nullptr;  // owned by the deferred tensors' gradient edges
   std::mutex dead_mutex_;

@@ -64,6 +64,20 @@ void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows 
 at::Tensor Region::use_local(Frame& frame, uint32_t id) {
   if (id < frame.uses.size() && frame.uses[id].defined()) return frame.uses[id];
   if (frame.uses.size() < uses_.size()) frame.uses.resize(uses_.size());
+  const Capture& capture = captures_[uses_[id].capture];
+  at::Tensor local = slice_of_use(id, frame.rows);
+  if (uses_[id].placement.is_shard()) local = bring_in(id, frame.rows, local);
+  if (capture.requires_grad && frame.grad) {
+    NodePtr sink = make_node<GradientSink>(this, id, frame.rows);
+    sink->add_input_metadata(local);
+    torch::autograd::impl::set_gradient_edge(local, torch::autograd::Edge(std::move(sink), 0));
+  }
+  frame.uses[id] = local;
+  return local;
+}
+
+// Detached where it requires grad.
+at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
   at::Tensor local = capture.before.defined() ? capture.before : capture.tensor;
@@ -74,15 +88,54 @@ at::Tensor Region::use_local(Frame& frame, uint32_t id) {
   if (use.placement.is_shard()) {
     at::AutoDispatchBelowADInplaceOrView no_autograd;
     NoInterceptGuard no_intercept;
-    local = slice_rows(local, use.placement, batch_, frame.rows);
+    local = slice_rows(local, use.placement, batch_, rows);
   }
-  if (capture.requires_grad && frame.grad) {
-    NodePtr sink = make_node<GradientSink>(this, id, frame.rows);
-    sink->add_input_metadata(local);
-    torch::autograd::impl::set_gradient_edge(local, torch::autograd::Edge(std::move(sink), 0));
-  }
-  frame.uses[id] = local;
   return local;
+}
+
+// Note [Boundaries by the row]
+// A CUDA device reads pinned memory over the bus, so a micro-batch's part of it is copied in before it is used, while the micro-batch before
+// it computes; what is stored goes out the same way. On the CPU the kernel is asked to read the file.
+void Region::ask_ahead(Rows rows, const Schedule& plan) {
+  std::erase_if(ahead_, [&](const Ahead& a) { return !a.part.defined() || a.rows.end != rows.begin; });  // but for those of the rows before
+  if (rows.begin >= rows.end) return;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const NoInterceptGuard no_intercept;
+  std::vector<char> asked(uses_.size(), 0);
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (!plan.needed[i]) continue;
+    for (const Argument& argument : instructions_[i].arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind != Operand::Kind::kUse || std::exchange(asked[o.id], 1) || !uses_[o.id].placement.is_shard()) continue;
+        if (!boundaries().outside(storage_of(captures_[uses_[o.id].capture].tensor))) continue;
+        const at::Tensor slice = slice_of_use(o.id, rows);
+        if (device_.is_cpu()) {
+          boundaries().read_ahead(slice);
+          continue;
+        }
+        try {
+          side_.run([&] { ahead_.push_back({o.id, rows, slice.clone()}); });
+        } catch (const std::exception& error) {
+          if (!is_out_of_memory(error)) throw;
+          return;  // in good time, then
+        }
+      }
+    }
+  }
+}
+
+at::Tensor Region::bring_in(uint32_t use, Rows rows, const at::Tensor& slice) {
+  if (device_.is_cpu() || !boundaries().outside(storage_of(slice))) return slice;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const NoInterceptGuard no_intercept;
+  for (Ahead& ahead : ahead_) {
+    if (ahead.use != use || ahead.rows.begin != rows.begin || ahead.rows.end != rows.end || !ahead.part.defined()) continue;
+    side_.join();
+    SideStream::used_here(ahead.part.storage().data_ptr(), device_);
+    return std::exchange(ahead.part, at::Tensor());
+  }
+  side_.join();
+  return slice.clone();
 }
 
 at::Tensor Region::operand(Frame& frame, const Operand& operand) {
@@ -337,17 +390,25 @@ at::Tensor Region::empty_full(uint32_t group) const {
 // Before a micro-batch shrinks: what can be had otherwise. Graphs of earlier stages' first micro-batches, which can be made again, and then
 // boundaries, which can be moved.
 bool Region::make_room() {
+  ahead_.clear();
   bool dropped = false;
   for (const auto& region : session().live_regions()) dropped |= region.get() != this && !region->open() && region->drop_first_frame();
   return dropped || boundaries().evict(device_);
 }
 
-void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) const {
+void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   if (rows.end <= held.until) return;
   const Value& value = values_[held.base];
   const at::Tensor part = local.detach();
   if (value.placement.is_shard()) {
-    write_rows(held.full, value.placement, batch_, rows, part);
+    if (boundaries().outside(storage_of(held.full))) {
+      side_.run([&] {
+        SideStream::used_here(part.storage().data_ptr(), device_);
+        write_rows(held.full, value.placement, batch_, rows, part);
+      });
+    } else {
+      write_rows(held.full, value.placement, batch_, rows, part);
+    }
   } else if (c10::isReducedFloatingType(value.dtype)) {  // summed in float32
     held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(at::kFloat);
     held.full.copy_(held.sum);
@@ -449,8 +510,10 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
     try {
       if (stands_by && end == first_.rows.end) {
         store(first_);
+        side_.join();  // the program goes on with it
       } else {
         Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
+        ask_ahead({end, std::min(end + size, batch_)}, plan);
         run(frame, instructions_.size(), &plan);
         ++statistics.forward_only;
         store(frame);
@@ -475,6 +538,8 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
     watch.until = 0;
     if (watch.observer != nullptr) watch.observer->start_over();
   }
+  ahead_.clear();
+  side_.join();
   for (const Held& held : wanted) fill(held);
 }
 

@@ -22,13 +22,14 @@ void Moments::add(const at::Tensor& part) {
   dtype_ = x.scalar_type();
   at::Tensor mean, var;
   if (by_channel(x, dims_)) {
-    std::tie(mean, var) = at::batch_norm_update_stats(x, {}, {}, 0.0);
+    var = std::get<1>(at::batch_norm_update_stats(x, {}, {}, 0.0));
   } else {
-    std::tie(var, mean) = at::var_mean(x, at::OptionalIntArrayRef(dims_), /*correction=*/at::Scalar(0), /*keepdim=*/false);
+    var = at::var(x, at::OptionalIntArrayRef(dims_), /*correction=*/at::Scalar(0), /*keepdim=*/false);
   }
   int64_t n = 1;
   for (int64_t dim : dims_) n *= x.size(dim);
-  mean = mean.to(at::kDouble);
+  // In single precision the distance between two means, far from zero, would be mostly rounding.
+  mean = x.sum(dims_, /*keepdim=*/false, at::kDouble).div_(static_cast<double>(n));
   const at::Tensor m2 = var.to(at::kDouble).mul_(static_cast<double>(n));
   if (count_ == 0) {
     mean_ = mean;
