@@ -173,7 +173,7 @@ class BatchNormHalf(Images):
                              nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 
     def loss(self, model, x, y):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
             out = model(x)
         return F.cross_entropy(out.float(), y)
 

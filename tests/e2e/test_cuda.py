@@ -27,6 +27,25 @@ def test_micro_batch(family):
     check(Case(family, "adamw", device="cuda"), 3)
 
 
+@pytest.mark.parametrize("family", families("stages"))
+def test_stages(family):
+    case = Case(family, "adamw", dtype="float64", steps=3, device="cuda")
+    assert_equal(plain(case), run(case, "rescue", microbatch=3), case.tolerance)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.3])
+@pytest.mark.parametrize("family, rows", [("batch_norm_unet", 1024), ("batch_norm_res_net", 512)])
+def test_stages_in_pinned_memory(family, rows, share):
+    case = Case(family, "sgd", rows=rows, dtype="float64", steps=2, device="cuda")
+    budget = int(share * tracked(case).peak)
+    result = run(case, "rescue", budget=budget, timeout=200)
+    assert_equal(plain(case), result, case.tolerance)
+    assert result.rescued > 0 and result.peak <= budget
+    device, pinned = (result.report["devices"][name] for name in ("cuda:0", "pinned"))
+    assert 0 < device["outside_peak_bytes"] <= pinned["peak_bytes"] <= 1.3 * device["outside_peak_bytes"] + (1 << 20), (device, pinned)
+    assert device["outside_bytes"] == 0
+
+
 # Enough rows that the caching allocator, which takes 2 MiB and 20 MiB at a time, has to take some.
 LARGE = {"mlp": 65536, "cnn": 4096, "gpt": 4096, "vit": 4096, "lstm_batch_first": 4096, "autocast": 8192, "bert_batch_first": 2048}
 # Rows in each micro-batch are many here, and sums over them round as those over the full batch do not.

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <string_view>
 #include <typeinfo>
 
@@ -186,6 +188,18 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   }
 }
 
+// Of the CPU, outside of the tensors that are counted: the program did not ask for it.
+at::Tensor copy_of(const at::Tensor& t) {
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  if (!t.is_cpu() || !t.is_non_overlapping_and_dense() || t.numel() == 0) return t.clone();
+  void* data = std::malloc(t.nbytes());
+  if (data == nullptr) throw std::bad_alloc();
+  const at::Tensor copy = at::for_blob(data, t.sizes()).strides(t.strides()).deleter([](void* block) { std::free(block); }).options(t.options().requires_grad(false)).make_tensor();
+  copy.copy_(t);
+  return copy;
+}
+
 // Note [Captures that are written to]
 // A codebook that a forward pass reads and then moves, a counter, a mean of what has been seen: a step that is made again must read what it
 // read. A small one is copied before the write, and the copy takes its place in what has been recorded.
@@ -203,10 +217,8 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
         })) continue;
     if (!affordable(t, value.bytes())) continue;
     held_for_origins_ += value.bytes();
-    const NoInterceptGuard no_intercept;
-    const at::NoGradGuard no_grad;
     try {
-      value.strong = t.clone();
+      value.strong = copy_of(t);
     } catch (const std::exception&) {  // no room: the step is refused, should it run out
       continue;
     }
