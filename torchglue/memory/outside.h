@@ -9,9 +9,12 @@
 
 namespace koila {
 
-// For the CPU a file, see memory/spill.h; for a CUDA device pinned host memory. The pointer says that it is on `device`. Zeroed on the CPU
-// alone. Throws c10::OutOfMemoryError when there is none.
+// For the CPU a file, see memory/spill.h; for a CUDA device pinned host memory. The pointer says that it is on `device`. What it holds is
+// undefined. Throws c10::OutOfMemoryError when there is none.
 at::DataPtr allocate_outside(size_t bytes, c10::Device device);
+
+// A step is over: what has not been asked for in several goes back.
+void step_outside();
 
 bool is_outside(const c10::StorageImpl& storage);
 

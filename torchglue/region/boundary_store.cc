@@ -54,8 +54,7 @@ at::Tensor BoundaryStore::zeros_like(const at::Tensor& full, at::ScalarType dtyp
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, full.device())), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides(), 0);
-  const bool zero = full.is_cpu() && is_outside(*tensor.storage().unsafeGetStorageImpl());  // a new file is
-  return zero ? tensor : tensor.zero_();
+  return tensor.zero_();
 }
 
 void BoundaryStore::add(const c10::StorageImpl* storage) {
@@ -66,6 +65,11 @@ void BoundaryStore::add(const c10::StorageImpl* storage) {
 }
 
 void BoundaryStore::keep_in_place(const c10::StorageImpl* storage) { inside_.erase(storage); }
+
+void BoundaryStore::step() {
+  pressed_ = std::max(0, pressed_ - 1);
+  step_outside();
+}
 
 bool BoundaryStore::evict(at::Device device) {
   pressed_ = kPressedFor;

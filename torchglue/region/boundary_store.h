@@ -6,7 +6,6 @@
 #include <c10/core/Device.h>
 #include <c10/util/flat_hash_map.h>
 
-#include <algorithm>
 #include <cstddef>
 
 namespace koila {
@@ -37,7 +36,7 @@ class BoundaryStore {
   // Whether it lies outside.
   bool outside(const c10::StorageImpl* storage) const;
   // A step is over.
-  void step() { pressed_ = std::max(0, pressed_ - 1); }
+  void step();
   // Asks for the bytes to be read in: they will be used soon. Does nothing for what is not outside.
   void read_ahead(const at::Tensor& part) const;
 

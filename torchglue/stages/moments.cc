@@ -6,30 +6,25 @@
 
 namespace koila {
 
-namespace {
-
-// Every dimension but the first after the batch, as batch norm has it: PyTorch has a kernel for that.
-bool by_channel(const at::Tensor& t, const std::vector<int64_t>& dims) {
-  if (static_cast<int64_t>(dims.size()) != t.dim() - 1 || t.dim() < 2) return false;
-  return std::find(dims.begin(), dims.end(), 1) == dims.end();
+bool all_but_channels(const at::Tensor& t, at::IntArrayRef dims) {
+  return t.dim() >= 2 && static_cast<int64_t>(dims.size()) == t.dim() - 1 && std::find(dims.begin(), dims.end(), 1) == dims.end();
 }
-
-}  // namespace
 
 void Moments::add(const at::Tensor& part) {
   if (part.numel() == 0) return;
   const at::Tensor x = c10::isReducedFloatingType(part.scalar_type()) ? part.to(at::kFloat) : part;
   dtype_ = x.scalar_type();
   at::Tensor mean, var;
-  if (by_channel(x, dims_)) {
-    var = std::get<1>(at::batch_norm_update_stats(x, {}, {}, 0.0));
+  if (all_but_channels(x, dims_)) {
+    std::tie(mean, var) = at::batch_norm_update_stats(x, {}, {}, 0.0);
   } else {
-    var = at::var(x, at::OptionalIntArrayRef(dims_), /*correction=*/at::Scalar(0), /*keepdim=*/false);
+    std::tie(var, mean) = at::var_mean(x, at::OptionalIntArrayRef(dims_), /*correction=*/at::Scalar(0), /*keepdim=*/false);
   }
   int64_t n = 1;
   for (int64_t dim : dims_) n *= x.size(dim);
-  // In single precision the distance between two means, far from zero, would be mostly rounding.
-  mean = x.sum(dims_, /*keepdim=*/false, at::kDouble).div_(static_cast<double>(n));
+  // The distance between the means of a few entries each, far from zero, would be mostly rounding in single precision.
+  constexpr int64_t kFew = 4096;
+  mean = n < kFew ? x.sum(dims_, /*keepdim=*/false, at::kDouble).div_(static_cast<double>(n)) : mean.to(at::kDouble);
   const at::Tensor m2 = var.to(at::kDouble).mul_(static_cast<double>(n));
   if (count_ == 0) {
     mean_ = mean;

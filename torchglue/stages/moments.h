@@ -16,6 +16,9 @@ class RowObserver {
   virtual void start_over() = 0;
 };
 
+// Whether `dims` (ascending, not negative) are all but dimension 1, as batch norm has it: PyTorch has kernels for that.
+bool all_but_channels(const at::Tensor& t, at::IntArrayRef dims);
+
 // Count, mean and sum of squared differences from the mean, combined pairwise (Chan, Golub and LeVeque, 1979), in double precision.
 class Moments : public RowObserver {
  public:
