@@ -238,7 +238,7 @@ class StatisticsByHand(Images):
     """Batch norm as people write it who do not know that there is one."""
 
     def model(self):
-        return nn.ModuleList([nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 16), nn.Linear(16, 10)])
+        return nn.ModuleList([nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.Linear(8, 16, bias=False), nn.Linear(16, 10)])
 
     def loss(self, model, x, y):
         h = model[0](x)

@@ -30,6 +30,21 @@ def test_fail_once_elsewhere(family):
         fail_at(case, f"nth:{1 + (i * total) // 15}")
 
 
+@pytest.mark.parametrize("family", ["batch_norm_res_net", "clip", "moco", "vector_quantiser", "statistics_by_hand", "instance_norm_running"])
+def test_fail_once_in_stages(family):
+    case, = cases([family], ["sgd"])
+    total = allocations(case)
+    outcomes = [fail_at(case, f"nth:{1 + (i * total) // 25}") for i in range(25)]
+    assert outcomes.count("exact") > 8, outcomes
+
+
+@pytest.mark.parametrize("spec", ["every:401", "every:97", "random:0.01:1"])
+@pytest.mark.parametrize("family", ["batch_norm_unet", "clip"])
+def test_fail_again_and_again_in_stages(family, spec):
+    case, = cases([family], ["adamw"])
+    fail_at(case, spec)
+
+
 def fails_in_forward_or_backward(failure):
     assert failure.outcome == "oom"
     return "self.loss(" in failure.traceback or "loss.backward(" in failure.traceback

@@ -47,7 +47,7 @@ TEST(RunningStatistics, ThatAreOnlyReadAreLeftAlone) {
 TEST(RunningStatistics, MoveSilently) {
   const at::Tensor running = at::ones({2}).to(at::kBFloat16);
   const auto version = running._version();
-  update_running_statistic(running, at::full({2}, 3.0f), 0.25);
+  update_running_statistics({{running, at::full({2}, 3.0f)}, {at::Tensor(), at::ones({2})}}, 0.25);
   EXPECT_EQ(running[0].item<float>(), 1.5f);
   EXPECT_EQ(running._version(), version);
 }

@@ -59,25 +59,52 @@ at::Tensor BoundaryStore::zeros_like(const at::Tensor& full, at::ScalarType dtyp
 
 void BoundaryStore::add(const c10::StorageImpl* storage) {
   if (storage == nullptr || storage->nbytes() <= kSmall || is_outside(*storage)) return;
+  const std::lock_guard lock(mutex_);
   for (auto it = inside_.begin(); it != inside_.end();) it = it->second.expired() ? inside_.erase(it) : std::next(it);
   auto* object = const_cast<c10::StorageImpl*>(storage);
   inside_.insert_or_assign(storage, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(object)));
 }
 
-void BoundaryStore::keep_in_place(const c10::StorageImpl* storage) { inside_.erase(storage); }
+void BoundaryStore::keep_in_place(const c10::StorageImpl* storage) {
+  const std::lock_guard lock(mutex_);
+  inside_.erase(storage);
+}
 
 void BoundaryStore::step() {
   pressed_ = std::max(0, pressed_ - 1);
   step_outside();
 }
 
+// The mutex is held.
+bool BoundaryStore::move_outside(c10::StorageImpl& storage, at::Device device) {
+  at::DataPtr memory;
+  try {
+    memory = allocate_outside(storage.nbytes(), device);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    return false;
+  }
+  const void* before = storage.data();
+  const auto bytes = at::TensorOptions(at::kByte).device(device);
+  const auto seen_as_bytes = [&](void* data) { return at::for_blob(data, {static_cast<int64_t>(storage.nbytes())}).options(bytes).target_device(device).make_tensor(); };
+  {
+    const NoInterceptGuard no_intercept;
+    const at::NoGradGuard no_grad;
+    seen_as_bytes(memory.get()).copy_(seen_as_bytes(const_cast<void*>(before)));
+  }
+  storage.set_data_ptr_noswap(std::move(memory));
+  inside_.erase(&storage);
+  for (const auto& region : session().live_regions()) region->moved(before, storage.data());
+  return true;
+}
+
 bool BoundaryStore::evict(at::Device device) {
   pressed_ = kPressedFor;
+  const std::lock_guard lock(mutex_);
   if (inside_.empty()) return false;
-  const auto regions = session().live_regions();
   // Captures by tensor, to see what nobody else holds.
   ska::flat_hash_map<c10::TensorImpl*, size_t> captures;
-  for (const auto& region : regions) {
+  for (const auto& region : session().live_regions()) {
     for (const Capture& c : region->captures()) {
       if (c.tensor.defined() && c.tensor.device() == device && inside_.count(storage_of(c.tensor)) > 0) ++captures[c.tensor.unsafeGetTensorImpl()];
     }
@@ -86,25 +113,7 @@ bool BoundaryStore::evict(at::Device device) {
   for (const auto& [impl, count] : captures) {
     c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
     if (c10::raw::intrusive_ptr::use_count(impl) != count || inside_.count(storage) == 0) continue;
-    at::DataPtr memory;
-    try {
-      memory = allocate_outside(storage->nbytes(), device);
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      return moved;
-    }
-    const void* before = storage->data();
-    const auto bytes = at::TensorOptions(at::kByte).device(device);
-    const int64_t size = static_cast<int64_t>(storage->nbytes());
-    {
-      const NoInterceptGuard no_intercept;
-      const at::NoGradGuard no_grad;
-      at::for_blob(memory.get(), {size}).options(bytes).target_device(device).make_tensor().copy_(
-          at::for_blob(const_cast<void*>(before), {size}).options(bytes).target_device(device).make_tensor());
-    }
-    storage->set_data_ptr_noswap(std::move(memory));
-    inside_.erase(storage);
-    for (const auto& region : regions) region->moved(before, storage->data());
+    if (!move_outside(*storage, device)) return moved;
     moved = true;
   }
   return moved;

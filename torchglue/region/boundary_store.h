@@ -7,6 +7,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
+#include <mutex>
 
 namespace koila {
 
@@ -16,7 +17,7 @@ namespace koila {
 // its own. So a boundary is an ordinary tensor wherever it lies, and whoever reads it needs to know nothing. What is in the device's memory is
 // moved outside when a micro-batch runs out, before the micro-batch shrinks; but not what the program holds: it may have its address.
 //
-// Thread contract: the owner of the step; or the engine's thread that works for it. Pointers die on any thread.
+// Thread contract: the owner of the step, or the engine's thread that works for it. keep_in_place() any thread, and pointers die on any.
 class BoundaryStore {
  public:
   // Memory for a value of the full batch. Throws c10::OutOfMemoryError when there is none anywhere.
@@ -42,9 +43,11 @@ class BoundaryStore {
 
  private:
   bool scarce(size_t bytes, at::Device device) const;
+  bool move_outside(c10::StorageImpl& storage, at::Device device);
 
   // Steps for which boundaries still go outside at once: something had to be moved.
   int pressed_ = 0;
+  std::mutex mutex_;  // of inside_
   ska::flat_hash_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> inside_;
 };
 

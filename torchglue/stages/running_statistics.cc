@@ -35,15 +35,21 @@ void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stac
   }
 }
 
-void update_running_statistic(const at::Tensor& running, const at::Tensor& value, double momentum) {
+void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum) {
   for (const auto& region : session().live_regions()) {
-    if (region->captures_storage(storage_of(running))) region->before_write(storage_of(running));
+    for (const RunningUpdate& u : updates) {
+      if (u.running.defined() && region->captures_storage(storage_of(u.running))) region->before_write(storage_of(u.running));
+    }
   }
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
-  // In the type of the value, which may be the wider one.
-  const at::Tensor data = running.variable_data();
-  data.copy_(data.to(value.scalar_type()).mul_(1 - momentum).add_(value.detach(), momentum));
+  std::vector<RunningUpdate> next;
+  for (const RunningUpdate& u : updates) {
+    if (!u.running.defined()) continue;
+    const at::Tensor data = u.running.variable_data();
+    next.push_back({data, u.value.detach().mul(momentum).add_(data, 1 - momentum)});  // in the type of the value, which may be the wider one
+  }
+  for (const RunningUpdate& u : next) u.running.copy_(u.value);
 }
 
 SavedStatistics::SavedStatistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {

@@ -22,8 +22,12 @@ std::vector<at::Tensor> running_statistics(const c10::FunctionSchema& schema, at
 // Takes them out of the call: it computes the same, and updates nothing.
 void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stack& arguments);
 
-// running = (1 - momentum) running + momentum `value`, as silently: no version counter moves. Regions that have read it keep what they read.
-void update_running_statistic(const at::Tensor& running, const at::Tensor& value, double momentum);
+// running = (1 - momentum) running + momentum value, for each that is defined, as silently: no version counter moves. Regions that have read
+// one keep what they read. All or, when memory runs out, none.
+struct RunningUpdate {
+  at::Tensor running, value;
+};
+void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum);
 
 // What a call that fails on its way may have done to them is undone.
 class SavedStatistics {

@@ -114,8 +114,7 @@ void batch_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_
   const at::Tensor running_var = optional_tensor(arguments[static_cast<size_t>(call.find("running_var"))]);
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
-  if (running_mean.defined()) update_running_statistic(running_mean, found.mean, momentum);
-  if (running_var.defined()) update_running_statistic(running_var, found.var * unbiased(found.count), momentum);
+  update_running_statistics({{running_mean, found.mean}, {running_var, found.var * unbiased(found.count)}}, momentum);
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
 }
@@ -148,8 +147,7 @@ void instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
   if (running.size() == 2) {
-    update_running_statistic(running[0], own.mean_ / rows, momentum);
-    update_running_statistic(running[1], own.var_ / rows, momentum);
+    update_running_statistics({{running[0], own.mean_ / rows}, {running[1], own.var_ / rows}}, momentum);
   }
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
