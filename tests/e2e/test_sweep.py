@@ -38,7 +38,7 @@ def test_fail_once_in_stages(family):
     assert outcomes.count("exact") > 8, outcomes
 
 
-@pytest.mark.parametrize("spec", ["every:401", "every:97", "random:0.01:1"])
+@pytest.mark.parametrize("spec", ["every:401", "every:97", "random:0.01:1", "random:0.01:12"])
 @pytest.mark.parametrize("family", ["batch_norm_unet", "clip"])
 def test_fail_again_and_again_in_stages(family, spec):
     case, = cases([family], ["adamw"])

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace koila {
 
@@ -34,8 +35,11 @@ void Moments::add(const at::Tensor& part) {
   }
   const double total = static_cast<double>(count_ + n);
   const at::Tensor delta = mean - mean_;
-  m2_ += m2 + delta.square() * (static_cast<double>(count_) * static_cast<double>(n) / total);
-  mean_ += delta * (static_cast<double>(n) / total);
+  // Nothing changes before all of it is there: memory may run out on the way, and the same rows come again.
+  at::Tensor next_m2 = m2_ + m2 + delta.square() * (static_cast<double>(count_) * static_cast<double>(n) / total);
+  at::Tensor next_mean = mean_ + delta * (static_cast<double>(n) / total);
+  m2_ = std::move(next_m2);
+  mean_ = std::move(next_mean);
   count_ += n;
 }
 

@@ -8,7 +8,7 @@
 
 namespace koila {
 
-// What looks at a value's rows as they come by, each once, in order.
+// What looks at a value's rows as they come by, each once, in order. An add() that throws has added nothing.
 class RowObserver {
  public:
   virtual ~RowObserver() = default;

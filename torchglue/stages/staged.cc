@@ -125,8 +125,10 @@ class OwnStatistics : public RowObserver {
   void add(const at::Tensor& part) override {
     const at::Tensor x = part.flatten(2).to(c10::isReducedFloatingType(part.scalar_type()) ? at::kFloat : part.scalar_type());
     auto [var, mean] = at::var_mean(x, /*dim=*/2, /*unbiased=*/true);
-    mean_ = mean_.defined() ? mean_ + mean.sum(0) : mean.sum(0);
-    var_ = var_.defined() ? var_ + var.sum(0) : var.sum(0);
+    at::Tensor next_mean = mean_.defined() ? mean_ + mean.sum(0) : mean.sum(0);
+    at::Tensor next_var = var_.defined() ? var_ + var.sum(0) : var.sum(0);
+    mean_ = std::move(next_mean);  // both or, when memory runs out, neither
+    var_ = std::move(next_var);
   }
   void start_over() override {
     mean_.reset();
