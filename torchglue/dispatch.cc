@@ -215,7 +215,11 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     region->materialise({a.value});
     if (grad_mode && a.tensor.requires_grad()) region->consume(a.value);
   }
-  if (deferred && traits.tensor_result) session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
+  if (deferred && traits.tensor_result) {
+    constexpr size_t kNamesAtMost = 64;
+    session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
+    if (session().run_whole.size() < kNamesAtMost) session().run_whole.push_back(op.schema().name());
+  }
   if (traits.writes) {
     for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) {
       const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());

@@ -47,6 +47,24 @@ std::vector<Case> pointwise_cases() {
                 "aten::log2", "aten::logit", "aten::reciprocal", "aten::rsqrt", "aten::special_entr", "aten::special_ndtri", "aten::sqrt"},
         Fill::kUnit);
   unary(cases, {"aten::bitwise_not"}, Fill::kBool);
+  for (const char* op : {"airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1", "modified_bessel_k0",
+                         "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "spherical_bessel_j0"}) {
+    cases.push_back({std::string("aten::special_") + op, {constant(shard({B, 3}, Fill::kPositive))}, kLocal, S(0)});
+  }
+  for (const char* op : {"chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v", "chebyshev_polynomial_w", "hermite_polynomial_h",
+                         "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p", "shifted_chebyshev_polynomial_t",
+                         "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w"}) {
+    const std::string name = std::string("aten::special_") + op;
+    const Operand x = constant(shard({B, 3}, Fill::kUnit)), n = constant(replicate({B, 1}, Fill::kLabel));
+    cases.insert(cases.end(), {{name, {x, n}, kLocal, S(0)}, {name + ".n_scalar", {x, 2}, kLocal, S(0)}, {name + ".x_scalar", {0.5, constant(shard({B, 3}, Fill::kLabel))}, kLocal, S(0)}});
+  }
+  cases.insert(cases.end(), {
+    {"aten::ldexp.Tensor", {shard({B, 3}), constant(replicate({B, 1}, Fill::kLabel))}, kLocal, S(0)},
+    {"aten::native_dropout_backward", {shard({B, 3}), replicate({B, 3}, Fill::kBool), 2.0}, kLocal, S(0)},
+    {"aten::deg2rad", {shard({B, 3})}, kLocal, S(0)},
+    {"aten::deg2rad", {partial({3})}, kLocal, P()},
+    {"aten::rad2deg", {partial({3})}, kLocal, P()},
+  });
   cases.insert(cases.end(), {
     {"aten::acosh", {as(shard({B, 3}, Fill::kIndex), c10::ScalarType::Double)}},
     {"aten::mvlgamma", {as(shard({B, 3}, Fill::kPositive), c10::ScalarType::Double), 1}},

@@ -117,6 +117,16 @@ std::vector<Case> reduction_cases() {
       {op, {shard({6 * B, 3}, 0, 2, 3), -2}, over_batch},
     });
   }
+  cases.insert(cases.end(), {
+    {"aten::histc", {constant(shard({B, 3})), 4, -2.0, 2.0}, kLocal, P()},
+    {"aten::histc", {constant(shard({B, 3})), 4}, kNo},
+    {"aten::_safe_softmax", {shard({B, 3}), 1}, kLocal, S(0)},
+    {"aten::_safe_softmax", {shard({B, 3}), 0}, kNo},
+  });
+  for (const char* op : {"aten::_log_softmax_backward_data", "aten::_softmax_backward_data"}) {
+    cases.push_back({op, {shard({B, 3}), replicate({B, 3}), 1, code(c10::ScalarType::Double)}, kLocal, S(0)});
+    cases.push_back({op, {shard({3, B}, 1), shard({3, B}, 1), 1, code(c10::ScalarType::Double)}, kNo});
+  }
   for (const char* op : {"aten::_log_softmax", "aten::_softmax"}) {
     cases.push_back({op, {shard({B, 3}), -1, false}, kLocal, S(0)});
     cases.push_back({op, {shard({B, 3}), 0, false}, kStaged});

@@ -343,7 +343,7 @@ class Comparison {
           return false;
         }
         const Placement& p = question.outputs()[i];
-        if (p.is_replicate()) error("output " + std::to_string(i) + " is Replicate");
+        if (p.is_replicate() && t.numel() > 0) error("output " + std::to_string(i) + " is Replicate");
         if (p.is_shard() && (p.dim < 0 || p.dim >= t.dim() || t.size(p.dim) != p.extent(options_.batch))) {
           std::ostringstream sizes;
           sizes << t.sizes();
@@ -517,14 +517,14 @@ std::string to_string(const Call& call) {
 
 Outcome check(const Call& call, const Options& options) { return Comparison(call, options).run_all(); }
 
-std::string in_place_twin(const std::string& op) {
+std::string twin(const std::string& op, const std::string& suffix) {
   const c10::OperatorName name = operator_name(op);
   auto& dispatcher = c10::Dispatcher::singleton();
-  const auto functional = dispatcher.findSchema(name);
-  const auto twin = dispatcher.findSchema({name.name + "_", name.overload_name});
-  if (!functional || !twin) return {};
-  if (functional->schema().arguments().size() != twin->schema().arguments().size()) return {};
-  return name.overload_name.empty() ? name.name + "_" : name.name + "_." + name.overload_name;
+  const auto one = dispatcher.findSchema(name);
+  const auto other = dispatcher.findSchema({name.name + suffix, name.overload_name});
+  if (!one || !other) return {};
+  if (one->schema().arguments().size() != other->schema().arguments().size()) return {};
+  return name.overload_name.empty() ? name.name + suffix : name.name + suffix + "." + name.overload_name;
 }
 
 }  // namespace koila::conformance

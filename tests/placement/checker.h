@@ -50,8 +50,8 @@ struct Outcome {
 // Tries divisions of the batch into single rows, even, uneven and ragged micro-batches, and the whole.
 Outcome check(const Call& call, const Options& options = {});
 
-// The in-place twin of `call.op` ("aten::add_.Tensor"), or an empty string when there is none with the same arguments.
-std::string in_place_twin(const std::string& op);
+// The twin of an operator: for "aten::add.Tensor" and "_", "aten::add_.Tensor". Empty when there is none with so many arguments.
+std::string twin(const std::string& op, const std::string& suffix);
 
 // The rows [begin, end) of a tensor that is Shard.
 at::Tensor rows_of(const at::Tensor& full, const Placement& shard, int64_t batch, int64_t begin, int64_t end);

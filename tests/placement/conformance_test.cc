@@ -54,7 +54,7 @@ TEST_P(Conformance, EqualsTheFullBatch) {
 TEST_P(Conformance, InPlaceTwinToo) {
   at::manual_seed(GetParam());
   const Case& c = all_cases()[GetParam()];
-  const std::string twin = conformance::in_place_twin(c.op);
+  const std::string twin = conformance::twin(c.op, "_");
   const auto* self = c.args.empty() ? nullptr : std::get_if<Operand>(&c.args[0]);
   if (c.verdict != Expect::kLocal || twin.empty() || self == nullptr) GTEST_SKIP();
   conformance::Call call = call_of(c);
@@ -67,6 +67,25 @@ TEST_P(Conformance, InPlaceTwinToo) {
     GTEST_SKIP();  // the result would not fit into self
   }
   SCOPED_TRACE(to_string(call));
+  for (const std::string& error : outcome.errors) ADD_FAILURE() << error;
+}
+
+// As for `view_copy`, whose result shares no memory.
+TEST_P(Conformance, CopyingTwinToo) {
+  at::manual_seed(GetParam());
+  const Case& c = all_cases()[GetParam()];
+  const std::string twin = conformance::twin(c.op, "_copy");
+  if (twin.empty()) GTEST_SKIP();
+  conformance::Call call = call_of(c);
+  call.op = twin;
+  SCOPED_TRACE(to_string(call));
+  conformance::Outcome outcome;
+  try {
+    outcome = check(call, c);
+  } catch (const c10::Error&) {
+    GTEST_SKIP();  // some of them have no gradient
+  }
+  EXPECT_STREQ(name_of(outcome.verdict), name_of(c.verdict));
   for (const std::string& error : outcome.errors) ADD_FAILURE() << error;
 }
 
@@ -87,6 +106,7 @@ TEST(Coverage, EveryEntryAndOverloadHasACase) {
   std::set<std::string> split;
   for (const Case& c : all_cases()) {
     covered.insert(c.op);
+    covered.insert(conformance::twin(c.op, "_copy"));
     if (c.verdict != Expect::kNo) split.insert(c.op);
   }
   auto& dispatcher = c10::Dispatcher::singleton();

@@ -238,6 +238,9 @@ const Rule* find_rule(const c10::FunctionSchema& schema) {
   if (schema.overload_name().find("name") != std::string::npos || schema.overload_name().find("Dimname") != std::string::npos) return nullptr;
   const std::string& name = schema.name();
   if (const Rule* rule = look_up(name, schema.overload_name())) return rule;
+  // view_copy() is view() in memory of its own.
+  constexpr std::string_view kCopy = "_copy";
+  if (name.ends_with(kCopy)) return look_up(name.substr(0, name.size() - kCopy.size()), schema.overload_name());
   if (name.size() > 2 && name.back() == '_' && name[name.size() - 2] != '_') {
     return look_up(name.substr(0, name.size() - 1), schema.overload_name());
   }

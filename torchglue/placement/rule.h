@@ -99,7 +99,7 @@ class OpCall {
   // Micro-batches run this overload instead, on these arguments (as answered) followed by `more`: a micro-batch of one row has a size-1
   // dimension more, so squeeze() must name the dimensions that it means.
   void run_instead(const char* name, const char* overload, std::vector<c10::IValue> more);
-  // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors.
+  // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors, or without entries.
   void output(int i, const Placement& placement);
   // Takes everything back.
   void clear_answer();
@@ -159,7 +159,7 @@ class RegisterRules {
   RegisterRules(std::initializer_list<Rule> rules);
 };
 
-// The rule for an operator, in-place twins included, or null. Thread-safe after static initialisation.
+// The rule for an operator, in-place twins and copying twins of views included, or null. Thread-safe after static initialisation.
 const Rule* find_rule(const c10::FunctionSchema& schema);
 
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the

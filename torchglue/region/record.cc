@@ -457,7 +457,9 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (placement.dim >= local.dim() || sizes[placement.dim] != placement.extent(first_.rows.count())) throw RuleMismatch();
       sizes[placement.dim] = placement.extent(batch_);
     } else if (placement.is_replicate()) {
-      throw RuleMismatch();
+      if (local.numel() != 0 || alias != nullptr) throw RuleMismatch();
+      in.outputs.push_back(kNoValue);  // an output that was not asked for
+      return local.detach();
     }
 
     if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();

@@ -400,6 +400,9 @@ void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   if (rows.end <= held.until) return;
   const Value& value = values_[held.base];
   const at::Tensor part = local.detach();
+  // Lazily conjugated, or negated, like the program's tensor for it: what lies in memory is the other value.
+  held.full._set_conj(part.is_conj());
+  held.full._set_neg(part.is_neg());
   if (value.placement.is_shard()) {
     if (boundaries().outside(storage_of(held.full))) {
       side_.run([&] {

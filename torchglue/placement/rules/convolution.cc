@@ -13,6 +13,8 @@ Verdict samples(OpCall&);       // first argument [N, ...], every other tensor g
 Verdict grid_size(OpCall&);     // (theta [N, ...], size [N, C, ...])
 template <int N>
 Verdict batched(OpCall&);       // one tensor with N dimensions, batch first
+template <int N>
+Verdict random_pool(OpCall&);   // (self of N dimensions, ..., random_samples [N, C, n]): the draws are the caller's
 
 const RegisterRules kTable{
     {"aten::conv1d", convolution},
@@ -55,7 +57,11 @@ const RegisterRules kTable{
 
     {"aten::affine_grid_generator", grid_size},
     {"aten::col2im", batched<3>},
+    {"aten::fractional_max_pool2d", random_pool<4>},
+    {"aten::fractional_max_pool3d", random_pool<5>},
     {"aten::grid_sampler", samples},
+    {"aten::grid_sampler_2d", samples},
+    {"aten::grid_sampler_3d", samples},
     {"aten::im2col", batched<4>},
 };
 
@@ -66,8 +72,16 @@ Verdict first_alone(OpCall& call, int64_t last_dim) {
 }
 
 Verdict convolution(OpCall& call) {
+  const TensorSpec &input = call.tensor(0), &weight = call.tensor(1);
+  if (weight.placement.is_shard()) {  // made by the batch: so many output channels are each row's
+    const std::string& name = call.schema().name();
+    const bool transposed = name.find("transpose") != std::string::npos || call.boolean(call.find("transposed"));
+    if (!others_replicate(call, {1, 2}) || weight.placement.dim != 0 || transposed || call.integer(call.find("groups"), 1) != 1) return Verdict::kNo;
+    if (!call.require({2}, weight.placement)) return Verdict::kNo;
+    return local(call, weight.placement.at(input.dim() == weight.dim() ? 1 : 0));
+  }
   // An input with a dimension less than the weight is one sample without a batch: its dimension 0 are channels.
-  if (call.tensor(0).dim() != call.tensor(1).dim()) return Verdict::kNo;
+  if (input.dim() != weight.dim()) return Verdict::kNo;
   return first_alone(call, 0);
 }
 
@@ -96,6 +110,9 @@ Verdict grid_size(OpCall& call) {
   call.scale_literal(1, 0, p.outer * p.inner);
   return local(call, p);
 }
+
+template <int N>
+Verdict random_pool(OpCall& call) { return call.tensor(0).dim() == N ? samples(call) : Verdict::kNo; }
 
 template <int N>
 Verdict batched(OpCall& call) {

@@ -16,18 +16,22 @@ Verdict index(OpCall&);          // (self, indices): self[i, :, j]
 Verdict index_put(OpCall&);      // (self, indices, values)
 Verdict select_write(OpCall&);   // (self, src, dim, index)
 Verdict slice_write(OpCall&);    // (self, src, dim, start, end, step)
+Verdict diagonal_write(OpCall&); // (self, src, offset, dim1, dim2)
+Verdict take(OpCall&);           // (self, index): from all of self, flattened
 Verdict search(OpCall&);         // (sorted_sequence, self)
 Verdict bucketize(OpCall&);      // (self, boundaries)
 Verdict member(OpCall&);         // (elements, test_elements)
 
 const RegisterRules kTable{
     {"aten::bucketize.Tensor", bucketize},
+    {"aten::diagonal_scatter", diagonal_write},
     {"aten::gather", gather},
     {"aten::index.Tensor", index},
     {"aten::index_add", index_write},
     {"aten::index_copy", index_write},
     {"aten::index_fill", index_write},
     {"aten::index_put", index_put},
+    {"aten::index_reduce", index_write},
     {"aten::index_select", index_select},
     {"aten::isin.Tensor_Tensor", member},
     {"aten::scatter", scatter},
@@ -36,6 +40,7 @@ const RegisterRules kTable{
     {"aten::searchsorted.Tensor", search},
     {"aten::select_scatter", select_write},
     {"aten::slice_scatter", slice_write},
+    {"aten::take", take},
     {"aten::take_along_dim", take_along},
 };
 
@@ -221,6 +226,19 @@ Verdict slice_write(OpCall& call) {
   const Placement p = call.first_split()->placement;
   if (!dim || !p.is_shard() || p.dim == *dim) return Verdict::kNo;
   return call.require({0}, p) && call.require({1}, p) ? local(call, p) : Verdict::kNo;
+}
+
+Verdict diagonal_write(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  auto a = wrap_dim(call.integer(3, 0), self.dim()), b = wrap_dim(call.integer(4, 1), self.dim());
+  const Placement p = self.placement;
+  if (!a || !b || !p.is_shard() || p.dim == *a || p.dim == *b) return Verdict::kNo;
+  return call.require({1}, p.at(p.dim - (*a < p.dim ? 1 : 0) - (*b < p.dim ? 1 : 0))) ? local(call, p) : Verdict::kNo;
+}
+
+Verdict take(OpCall& call) {
+  const Placement p = call.tensor(1).placement;
+  return p.is_shard() && others_replicate(call, {1}) ? local(call, p) : Verdict::kNo;
 }
 
 Verdict search(OpCall& call) {

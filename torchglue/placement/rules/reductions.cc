@@ -18,6 +18,8 @@ Verdict softmax(OpCall&);     // along one dimension; of the batch once its sum 
 Verdict along(OpCall&);       // keeps the shape, mixes entries along `dim`
 Verdict sum_along(OpCall&);   // the same, linear
 Verdict any_of_dims(OpCall&); // any, all
+Verdict pairs_along(OpCall&); // the same of two tensors of one shape
+Verdict histogram(OpCall&);   // (self, bins, min, max): counts
 Verdict cross(OpCall&);       // (self, other, dim)
 
 const RegisterRules kTable{
@@ -29,6 +31,7 @@ const RegisterRules kTable{
     {"aten::argmax", reduce},
     {"aten::argmin", reduce},
     {"aten::count_nonzero", count},
+    {"aten::histc", histogram},
     {"aten::kthvalue", reduce},
     {"aten::linalg_vector_norm", reduce},
     {"aten::logsumexp", log_sum},
@@ -48,7 +51,10 @@ const RegisterRules kTable{
     {"aten::var_mean", spread},
 
     {"aten::_log_softmax", softmax},
+    {"aten::_log_softmax_backward_data", pairs_along},
+    {"aten::_safe_softmax", along},
     {"aten::_softmax", softmax},
+    {"aten::_softmax_backward_data", pairs_along},
     {"aten::argsort", along},
     {"aten::cummax", along},
     {"aten::cummin", along},
@@ -152,6 +158,19 @@ Verdict along(OpCall& call) {
   auto dim = wrap_dim(call.integer(call.find("dim")), self.dim());
   if (!dim || *dim == self.placement.dim) return Verdict::kNo;
   return local(call, self.placement);
+}
+
+Verdict pairs_along(OpCall& call) {
+  const Placement p = call.first_split()->placement;
+  auto dim = wrap_dim(call.integer(call.find("dim")), call.tensor(0).dim());
+  if (!p.is_shard() || !dim || *dim == p.dim || !call.require({0}, p) || !call.require({1}, p)) return Verdict::kNo;
+  return local(call, p);
+}
+
+Verdict histogram(OpCall& call) {
+  // Without bounds the smallest and the largest entry of the batch decide.
+  if (!call.tensor(0).placement.is_shard() || call.number(2) >= call.number(3)) return Verdict::kNo;
+  return local(call, Placement::partial());
 }
 
 Verdict sum_along(OpCall& call) {

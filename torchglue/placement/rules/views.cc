@@ -236,7 +236,7 @@ Verdict squeeze_all(OpCall& call) {
     std::vector<int64_t> ones;
     for (int64_t d = 0; d < self.dim(); ++d) if (self.sizes[d] == 1) ones.push_back(d);
     // A micro-batch of one row has a dimension of size 1 more, which must stay.
-    call.run_instead("aten::squeeze", "dims", {c10::IValue(ones)});
+    call.run_instead(call.schema().name() == "aten::squeeze_copy" ? "aten::squeeze_copy" : "aten::squeeze", "dims", {c10::IValue(ones)});
     return without_dims(self, ones);
   });
 }

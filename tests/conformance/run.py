@@ -1,0 +1,53 @@
+"""Checks koila's placement rules against PyTorch's databases of operators and modules, and writes what came out.
+
+    scripts/conformance                         all of it, into docs/conformance.md
+    scripts/conformance --only 'linalg.*'       prints what it finds for some
+    scripts/conformance --sample 3 --seed 7     three samples of each operator
+"""
+
+import argparse
+import json
+import re
+import sys
+import time
+
+import driver
+import table
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="REGEX", type=re.compile, help="names as in the databases, such as nn.functional.linear or nn.Linear")
+    parser.add_argument("--dtype", action="append", metavar="NAME", help="float64, float32, int64, bool; may be repeated")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many samples of each at most")
+    parser.add_argument("--seed", default="0", help="which samples")
+    parser.add_argument("--jobs", type=int, default=driver.default_jobs())
+    parser.add_argument("--write", metavar="FILE", help="the table as Markdown")
+    parser.add_argument("--raw", metavar="FILE", help="every verdict as JSON lines")
+    args = parser.parse_args()
+
+    started = time.monotonic()
+
+    def progress(done, total, found):
+        for f in found:
+            if f.outcome in ("wrong", "error", "crashed", "refused"):
+                print(f"\r{f.outcome}: {f.call}: {f.detail}", flush=True)
+        if sys.stdout.isatty():
+            print(f"\r{done}/{total}", end="", flush=True)
+
+    found = driver.run(driver.orders(args.only, args.dtype, args.sample, args.seed), args.jobs, progress)
+    if args.raw:
+        with open(args.raw, "w") as file:
+            for f in found:
+                file.write(json.dumps(driver.dataclasses.asdict(f)) + "\n")
+    summary = table.Summary(found)
+    print(summary.text(details=args.only is not None))
+    print(f"{time.monotonic() - started:.0f} s")
+    if args.write:
+        with open(args.write, "w") as file:
+            file.write(summary.markdown())
+    sys.exit(1 if summary.violations else 0)
+
+
+if __name__ == "__main__":
+    main()
