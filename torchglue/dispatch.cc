@@ -174,18 +174,10 @@ void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
 // Regions that read what the call writes to must do so before.
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
-  const auto regions = s.live_regions();
-  if (regions.empty()) return;
-  const auto settle = [&](const at::Tensor& t) {
-    const c10::StorageImpl* storage = storage_of(t);
-    if (storage == nullptr) return;
-    for (const auto& region : regions) {
-      if (region->captures_storage(storage)) region->before_write(storage);
-    }
-  };
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { settle(t); });
+  if (s.live_regions().empty()) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { s.before_write(storage_of(t)); });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
-  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) settle(t);
+  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t));
 }
 
 // Marks results that kept the split dimension of an argument: what follows can then be split again. A guess, and only that: whether

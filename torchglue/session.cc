@@ -25,6 +25,13 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
+void Session::before_write(const c10::StorageImpl* storage) {
+  if (storage == nullptr) return;
+  for (const auto& region : live_regions()) {
+    if (region->captures_storage(storage)) region->before_write(storage);
+  }
+}
+
 void Session::forget_step() {
   tape.cut();
   marks.clear();

@@ -60,6 +60,9 @@ struct Session {
   // The region for rows of this batch: the current one when it fits, else a new one.
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
+  // An in-place write to `storage` (or null: to none) is about to happen. Regions that read it do so before.
+  void before_write(const c10::StorageImpl* storage);
+
   // What comes next has nothing to do with what was recorded.
   void forget_step();
   // The same, and gives everything that is deferred its value.

@@ -36,11 +36,7 @@ void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stac
 }
 
 void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum) {
-  for (const auto& region : session().live_regions()) {
-    for (const RunningUpdate& u : updates) {
-      if (u.running.defined() && region->captures_storage(storage_of(u.running))) region->before_write(storage_of(u.running));
-    }
-  }
+  for (const RunningUpdate& u : updates) session().before_write(storage_of(u.running));
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
   std::vector<RunningUpdate> next;
