@@ -172,6 +172,7 @@ void OpCall::clear_answer() {
   real_arguments_.clear();
   denominator_ = nullptr;
   instead_.reset();
+  whole_.clear();
   scale_outputs_by_rows_ = false;
 }
 
@@ -202,13 +203,18 @@ bool on_one_device(const OpCall& call) {
 
 namespace {
 
+TensorSpec& spec(OpCall& call, OpCall::ArgRef ref) { return call.args()[ref.arg].tensors[std::max(ref.element, 0)]; }
+
 // Asks again with these arguments as Replicate. Leaves the question as it was when the answer is no.
-bool local_with(const Rule& rule, OpCall& call, const std::vector<TensorSpec*>& whole) {
+bool local_with(const Rule& rule, OpCall& call, const std::vector<OpCall::ArgRef>& whole) {
   std::vector<Placement> before;
-  for (TensorSpec* t : whole) before.push_back(std::exchange(t->placement, Placement::replicate()));
+  for (OpCall::ArgRef ref : whole) before.push_back(std::exchange(spec(call, ref).placement, Placement::replicate()));
   call.clear_answer();
-  if (rule.fn(call) == Verdict::kLocal) return true;
-  for (size_t i = 0; i < whole.size(); ++i) whole[i]->placement = before[i];
+  if (rule.fn(call) == Verdict::kLocal) {
+    call.set_whole(whole);
+    return true;
+  }
+  for (size_t i = 0; i < whole.size(); ++i) spec(call, whole[i]).placement = before[i];
   return false;
 }
 
@@ -219,17 +225,20 @@ int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t
 Verdict ask(const Rule* rule, OpCall& call) {
   if (rule == nullptr || !on_one_device(call)) return Verdict::kNo;
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
-  std::vector<TensorSpec*> partial, shard;
-  for (OpCall::Arg& arg : call.args()) {
-    for (TensorSpec& t : arg.tensors) {
-      if (t.defined && t.placement.is_partial()) partial.push_back(&t);
-      if (t.defined && t.placement.is_shard()) shard.push_back(&t);
+  std::vector<OpCall::ArgRef> partial, shard;
+  for (size_t i = 0; i < call.args().size(); ++i) {
+    const OpCall::Arg& arg = call.args()[i];
+    for (size_t j = 0; j < arg.tensors.size(); ++j) {
+      const TensorSpec& t = arg.tensors[j];
+      const OpCall::ArgRef ref{static_cast<int>(i), arg.is_tensor_list ? static_cast<int>(j) : -1};
+      if (t.defined && t.placement.is_partial()) partial.push_back(ref);
+      if (t.defined && t.placement.is_shard()) shard.push_back(ref);
     }
   }
   if (!partial.empty() && !shard.empty() && local_with(*rule, call, partial)) return Verdict::kStaged;
   if (!partial.empty() || shard.size() != 2) return Verdict::kNo;
   // The smaller one is gathered, or the second.
-  if (entries(*shard[0]) >= entries(*shard[1])) std::swap(shard[0], shard[1]);
+  if (entries(spec(call, shard[0])) >= entries(spec(call, shard[1]))) std::swap(shard[0], shard[1]);
   return local_with(*rule, call, {shard[0]}) || local_with(*rule, call, {shard[1]}) ? Verdict::kStaged : Verdict::kNo;
 }
 

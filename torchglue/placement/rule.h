@@ -7,10 +7,12 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "torchglue/placement/placement.h"
@@ -40,6 +42,9 @@ enum class Verdict : uint8_t {
   kReal,   // reads metadata only (ones_like of a Partial, sizes): run once, for real, on the deferred tensors themselves
 };
 
+// Whether micro-batches run it, at once or after a stage has ended.
+inline bool splits(Verdict verdict) { return verdict == Verdict::kLocal || verdict == Verdict::kStaged; }
+
 // Note [Stages]
 // An operator that needs something of every row (the sum that its argument is a part of, a batch's mean and variance) ends a stage: all
 // micro-batches run up to it, what the rest of the step reads of them is kept, and the sum or the statistics are ordinary tensors from then on. What follows
@@ -53,6 +58,7 @@ class OpCall {
   struct ArgRef {
     int arg;
     int element = -1;  // -1: the argument itself
+    bool operator==(const ArgRef&) const = default;
   };
 
   struct Arg {
@@ -101,6 +107,8 @@ class OpCall {
   void run_instead(const char* name, const char* overload, std::vector<c10::IValue> more);
   // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors, or without entries.
   void output(int i, const Placement& placement);
+  // The split arguments that have to be made whole first, and are Replicate in this answer. For ask(), not for rules.
+  void set_whole(std::vector<ArgRef> whole) { whole_ = std::move(whole); }
   // Takes everything back.
   void clear_answer();
 
@@ -115,6 +123,8 @@ class OpCall {
   const std::vector<int>& real_arguments() const { return real_arguments_; }
   const Denominator& denominator() const { return denominator_; }
   const std::optional<Instead>& instead() const { return instead_; }
+  const std::vector<ArgRef>& whole() const { return whole_; }
+  bool is_whole(ArgRef arg) const { return std::find(whole_.begin(), whole_.end(), arg) != whole_.end(); }
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
@@ -131,6 +141,7 @@ class OpCall {
   std::vector<int> real_arguments_;
   Denominator denominator_;
   std::optional<Instead> instead_;
+  std::vector<ArgRef> whole_;
   bool scale_outputs_by_rows_ = false;
 };
 
@@ -165,7 +176,7 @@ const Rule* find_rule(const c10::FunctionSchema& schema);
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
 // rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, or none for several
 // Shard arguments, and one with one of them gathered (each row against all others), the answer is that one, kStaged, and `call` has
-// these arguments as Replicate.
+// these arguments as Replicate, and names them in whole().
 Verdict ask(const Rule* rule, OpCall& call);
 
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.

@@ -26,12 +26,11 @@ Placement guess(const TapeValue& out, const OpCall& call, int64_t batch) {
   return Placement::replicate();
 }
 
-// What the rule wants whole that is split.
+// What has to be made whole that is split by rows.
 int64_t gathered_bytes(const Tape& tape, const Plan& plan, const TapeOp& op, const OpCall& call) {
   int64_t bytes = 0;
   for (const TapeRef& ref : op.refs) {
-    const TensorSpec& spec = call.args()[ref.arg].tensors[ref.element < 0 ? 0 : ref.element];
-    if (plan.placements[ref.value].is_shard() && spec.placement.is_replicate()) bytes += tape.values()[ref.value].bytes();
+    if (plan.placements[ref.value].is_shard() && call.is_whole({ref.arg, ref.element})) bytes += tape.values()[ref.value].bytes();
   }
   return bytes;
 }
@@ -149,8 +148,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       Verdict verdict = ask(traits.rule, call);
-      const bool splits = verdict == Verdict::kLocal || verdict == Verdict::kStaged;
-      const bool drawn = splits && draws(traits.rule, call) && tape.draws_whole(op);
+      const bool drawn = splits(verdict) && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {
         const bool frozen = read_whole.count(tape.values()[first].group) > 0;
@@ -182,7 +180,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         const TapeValueId out = op.outputs[i];
         if (out == kNoTapeValue) continue;
         const TapeValue& value = tape.values()[out];
-        if (verdict == Verdict::kLocal || verdict == Verdict::kStaged) {
+        if (splits(verdict)) {
           const size_t number = list ? 0 : i;
           plan.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
         } else if (!value.is_view && value.device == device) {
@@ -196,7 +194,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
     const Rule* rule = op_traits(tape.pending()->op).rule;
     plan.pending = Plan::Pending::kWhole;
     const Verdict verdict = ask(rule, call);
-    if ((verdict == Verdict::kLocal || verdict == Verdict::kStaged) && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
+    if (splits(verdict) && !(draws(rule, call) && tape.draws_whole(*tape.pending()))) {
       const bool split = std::any_of(call.outputs().begin(), call.outputs().end(), [](const Placement& p) { return p.is_shard(); });
       plan.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
     }
