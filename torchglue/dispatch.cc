@@ -231,6 +231,12 @@ bool lazy_possible() {
 
 namespace {
 
+// In place of the arguments.
+void put_results(torch::jit::Stack* stack, size_t arguments, std::vector<c10::IValue> results) {
+  torch::jit::drop(*stack, arguments);
+  for (c10::IValue& result : results) stack->push_back(std::move(result));
+}
+
 // A constant that this step's region can make in parts.
 bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch::jit::Stack* stack, Question& q) {
   const auto region = session().current;
@@ -245,9 +251,7 @@ bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch:
   if (sizes) for (int64_t size : *sizes) entries *= size;
   if (!sizes || entries * 4 < static_cast<int64_t>(kCreatedAtLeast) || !create_split(call)) return false;
   try {
-    std::vector<c10::IValue> results = region->add({op, call, arguments, /*random=*/false});
-    torch::jit::drop(*stack, count);
-    for (c10::IValue& result : results) stack->push_back(std::move(result));
+    put_results(stack, count, region->add({op, call, arguments, /*random=*/false}));
     return true;
   } catch (const CannotJoin&) {
     return false;
@@ -272,10 +276,114 @@ bool decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   return false;
 }
 
+// An argument that no rule can be asked about becomes an ordinary tensor. False when there is none.
+bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
+  if (q.must_read.defined()) {
+    session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
+    materialise_tensor(q.must_read);
+    return true;
+  }
+  if (!q.opaque.defined()) return false;
+  session().functions = true;
+  const auto entry = deferred_registry().find(q.opaque.unsafeGetTensorImpl());
+  const Value& value = entry.region->value(entry.value);
+  hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
+  return true;
+}
+
+// Full values for all split arguments, or for those that are not of the step within this backward pass. False when there is none.
+bool materialise_split(const Question& q, bool but_for_the_step_within) {
+  bool any = false;
+  for (const SplitArgument& a : q.split) {
+    if (a.region == nullptr || (but_for_the_step_within && a.region->depth() == session().engine_depth)) continue;
+    a.region->shared_from_this()->materialise({a.value});
+    any = true;
+  }
+  return any;
+}
+
+// The question again, for the region's batch: marks of other batches are real tensors like any other.
+OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q) {
+  OpCall call(op.schema(), region.batch());
+  call.args() = std::move(q.call.args());
+  for (OpCall::Arg& arg : call.args()) {
+    for (TensorSpec& t : arg.tensors) {
+      if (t.placement.is_shard() && t.sizes[t.placement.dim] != t.placement.extent(region.batch())) t.placement = Placement::replicate();
+    }
+  }
+  return call;
+}
+
+void trace(const c10::OperatorHandle& op, Verdict verdict, const Question& q, const Region& region) {
+  if (session().runtime->settings->log_level != KOILA_LOG_TRACE) return;
+  std::string text = "lazy " + op.schema().name() + " verdict " + std::to_string(static_cast<int>(verdict)) + " batch " + std::to_string(region.batch());
+  for (const SplitArgument& a : q.split) text += " " + to_string(a.placement) + (a.region == nullptr ? " real" : a.region == &region ? "" : " elsewhere");
+  session().log(KOILA_LOG_TRACE, text);
+}
+
+// Ends the stage. What the answer wants whole is an ordinary tensor from here on, and the call is to be asked about again.
+void gather(const OpCall& call, const Question& q, Region& region) {
+  region.end_stage();
+  for (const SplitArgument& a : q.split) {
+    const bool gathered = call.is_whole(a.at);
+    // A value of a closed region is known to be split by its entry, any other real tensor by its mark.
+    const auto entry = deferred_registry().find(a.tensor.unsafeGetTensorImpl());
+    if (entry.region != nullptr && (a.region != nullptr || gathered)) entry.region->shared_from_this()->hand_over(entry.value, a.tensor, gathered);
+    if (gathered) session().marks.remove(a.tensor.unsafeGetTensorImpl());
+  }
+}
+
+// The split arguments whose full values the answer reads.
+std::vector<const SplitArgument*> read_at_full_size(const OpCall& call, const Question& q) {
+  std::vector<const SplitArgument*> read;
+  for (int arg : call.real_arguments()) {
+    for (const SplitArgument& a : q.split) {
+      if (a.region != nullptr && a.at == OpCall::ArgRef{arg}) read.push_back(&a);
+    }
+  }
+  return read;
+}
+
+// Whether an argument from outside hangs on the region.
+bool would_cycle(const Region& region, at::ArrayRef<c10::IValue> arguments) {
+  bool cycle = false;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    if (deferred_registry().find(t.unsafeGetTensorImpl()).region != &region) cycle |= region.would_cycle(t);
+  });
+  return cycle;
+}
+
+// Only a value of the region may be written to inside it, and it must stay split as it was.
+bool may_write(const OpTraits& traits, const OpCall& call, const Question& q, const Region& region) {
+  const auto written = std::find_if(q.split.begin(), q.split.end(), [&](const SplitArgument& a) { return a.region == &region && a.at == OpCall::ArgRef{0}; });
+  return traits.in_place && written != q.split.end() && !call.outputs().empty() && call.outputs()[0] == written->placement &&
+         region.may_write(written->value);
+}
+
+// The call becomes part of the region. False, and nothing done, when it turns out that it cannot.
+bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const OpCall& call, const Question& q, Region& region) {
+  const size_t count = op.schema().arguments().size();
+  try {
+    put_results(stack, count, region.add({op, call, torch::jit::last(*stack, count), draws(op_traits(op).rule, call)}));
+    return true;
+  } catch (const AliasOfCapture&) {
+    // A view of a seed alone: it costs no memory, so it is made for real, and is split like the seed.
+    if (std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region != nullptr; })) return false;
+    run_eagerly(op, keys, stack);
+    for_each_tensor(torch::jit::last(*stack, op.schema().returns().size()), [&](const at::Tensor& t, int result, int) {
+      const Placement& p = call.outputs()[result];
+      if (p.is_shard()) session().marks.add(t, p, region.batch(), region.micro_batch());
+    });
+    return true;
+  } catch (const CannotJoin& why) {
+    session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
+    return false;
+  }
+}
+
 bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = op_traits(op);
-  const size_t count = op.schema().arguments().size();
-  const auto arguments = torch::jit::last(*stack, count);
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   if (traits.writes || traits.silent_effect) settle_writes(op, arguments);
   if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
   const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
@@ -283,26 +391,10 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   constexpr int kRoundsAtMost = 32;  // arguments change from round to round, and each only a few times
   for (int round = 0;; ++round) {
     Question q = ask(op, arguments);
-    if (q.must_read.defined()) {
-      session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
-      materialise_tensor(q.must_read);
-      continue;
-    }
-    if (q.opaque.defined()) {
-      session().functions = true;
-      const auto entry = deferred_registry().find(q.opaque.unsafeGetTensorImpl());
-      const Value& value = entry.region->value(entry.value);
-      hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
-      continue;
-    }
+    if (settle_outsider(op, q)) continue;
     if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values, and no new regions
       const bool step_within = session().replays() && !traits.reads_value;  // but for its own
-      bool changed = false;
-      for (const SplitArgument& a : q.split) {
-        if (a.region == nullptr || (step_within && a.region->depth() == session().engine_depth)) continue;
-        a.region->shared_from_this()->materialise({a.value});
-        changed = true;
-      }
+      const bool changed = materialise_split(q, step_within);
       if (!step_within) return false;
       if (changed) continue;
     }
@@ -310,110 +402,34 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const auto region = choose_region(q);
     if (!region) continue;
 
-    // The question again, for the region's batch: marks of other batches are real tensors like any other.
-    OpCall call(op.schema(), region->batch());
-    call.args() = std::move(q.call.args());
-    bool any = false;
-    for (OpCall::Arg& arg : call.args()) {
-      for (TensorSpec& t : arg.tensors) {
-        if (t.placement.is_shard() && t.sizes[t.placement.dim] != t.placement.extent(region->batch())) t.placement = Placement::replicate();
-        any |= !t.placement.is_replicate();
-      }
-    }
-    if (!any) return false;
-    const auto placement_of = [&](const SplitArgument& a) { return call.args()[a.at.arg].tensors[std::max(a.at.element, 0)].placement; };
-    std::vector<Placement> asked;
-    for (const SplitArgument& a : q.split) asked.push_back(placement_of(a));
+    OpCall call = call_for(*region, op, q);
+    if (call.first_split() == nullptr) return false;
     Verdict verdict = ask(traits.rule, call);
     if (under_foreign_hooks || round >= kRoundsAtMost) verdict = Verdict::kNo;
+    trace(op, verdict, q, *region);
+    if (splits(verdict) && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
 
-    if (session().runtime->settings->log_level == KOILA_LOG_TRACE) {
-      std::string text = "lazy " + op.schema().name() + " verdict " + std::to_string(static_cast<int>(verdict)) + " batch " + std::to_string(region->batch());
-      for (const SplitArgument& a : q.split) text += " " + to_string(a.placement) + (a.region == nullptr ? " real" : a.region == region.get() ? "" : " elsewhere");
-      session().log(KOILA_LOG_TRACE, text);
-    }
-
-    const bool splits = verdict == Verdict::kLocal || verdict == Verdict::kStaged;
-    if (splits && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
-    if (verdict == Verdict::kStaged && !under_foreign_hooks) {
-      std::vector<const SplitArgument*> whole;
-      for (size_t i = 0; i < q.split.size(); ++i) {
-        if (placement_of(q.split[i]) != asked[i]) whole.push_back(&q.split[i]);
-      }
-      if (!whole.empty()) {  // it is an ordinary tensor from here on, and the call is asked about again
-        region->end_stage();
-        for (const SplitArgument& a : q.split) {
-          const bool gathered = std::find(whole.begin(), whole.end(), &a) != whole.end();
-          // A value of a closed region is known to be split by its entry, any other real tensor by its mark.
-          const auto entry = deferred_registry().find(a.tensor.unsafeGetTensorImpl());
-          if (entry.region != nullptr && (a.region != nullptr || gathered)) entry.region->shared_from_this()->hand_over(entry.value, a.tensor, gathered);
-          if (gathered) session().marks.remove(a.tensor.unsafeGetTensorImpl());
-        }
-        continue;
-      }
-    }
     if (verdict == Verdict::kReal) {
       run_plainly(op, keys, stack);
       return true;
     }
-    if (verdict == Verdict::kLocal || verdict == Verdict::kStaged) {
-      bool changed = false;
-      for (int arg : call.real_arguments()) {
-        for (const SplitArgument& a : q.split) {
-          if (arguments[arg].isTensor() && a.region != nullptr && arguments[arg].toTensor().is_same(a.tensor)) {
-            region->materialise({a.value});
-            if (a.tensor.requires_grad()) {
-              verdict = Verdict::kNo;
-            } else {
-              changed = true;
-            }
-          }
-        }
-      }
-      if (changed) continue;
+    if (verdict == Verdict::kStaged && !call.whole().empty()) {
+      gather(call, q, *region);
+      continue;
+    }
+    if (splits(verdict)) {
+      const auto read = read_at_full_size(call, q);
+      for (const SplitArgument* a : read) region->materialise({a->value});
+      if (std::any_of(read.begin(), read.end(), [](const SplitArgument* a) { return !a->tensor.requires_grad(); })) continue;
+      if (!read.empty()) verdict = Verdict::kNo;
       // Nothing that hangs on the region may feed it.
-      bool cycle = false;
-      for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
-        if (deferred_registry().find(t.unsafeGetTensorImpl()).region != region.get()) cycle |= region->would_cycle(t);
-      });
-      if (cycle) {
+      if (would_cycle(*region, arguments)) {
         region->end_stage();
         continue;
       }
-      if (verdict == Verdict::kStaged && run_staged(op, stack, call, region)) return true;
     }
-    if (verdict == Verdict::kLocal && traits.writes) {
-      // Only a value of the region may be written to inside it, and it must stay split as it was.
-      const SplitArgument* written = nullptr;
-      for (const SplitArgument& a : q.split) {
-        if (a.region == region.get() && arguments[0].isTensor() && arguments[0].toTensor().is_same(a.tensor)) written = &a;
-      }
-      const bool fits = traits.in_place && written != nullptr && !call.outputs().empty() && call.outputs()[0] == written->placement &&
-                        region->may_write(written->value);
-      if (!fits) verdict = Verdict::kNo;
-    }
-
-    if (verdict == Verdict::kLocal) {
-      try {
-        std::vector<c10::IValue> results = region->add({op, call, arguments, draws(traits.rule, call)});
-        torch::jit::drop(*stack, count);
-        for (c10::IValue& result : results) stack->push_back(std::move(result));
-        return true;
-      } catch (const AliasOfCapture&) {
-        // A view of a seed alone: it costs no memory, so it is made for real, and is split like the seed.
-        if (std::all_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region == nullptr; })) {
-          run_eagerly(op, keys, stack);
-          const auto results = torch::jit::last(*stack, op.schema().returns().size());
-          for_each_tensor(results, [&](const at::Tensor& t, int result, int) {
-            const Placement& p = call.outputs()[result];
-            if (p.is_shard()) session().marks.add(t, p, region->batch(), region->micro_batch());
-          });
-          return true;
-        }
-      } catch (const CannotJoin& why) {
-        session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
-      }
-    }
+    if (verdict == Verdict::kStaged && run_staged(op, stack, call, region)) return true;
+    if (verdict == Verdict::kLocal && (!traits.writes || may_write(traits, call, q, *region)) && join(op, keys, stack, call, q, *region)) return true;
 
     if (traits.composite && !under_foreign_hooks && decompose(op, keys, stack, traits)) return true;
     run_at_full_batch(op, keys, stack, q.split);
