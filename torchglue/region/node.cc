@@ -14,7 +14,6 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -78,14 +77,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   const at::Tensor& full = captures_[uses_[use].capture].tensor;
   if (placement.is_shard()) {
     if (!total.defined()) total = boundaries().zeros_like(full.detach(), gradient.scalar_type());
-    if (boundaries().outside(storage_of(total))) {
-      side_.run([&] {
-        SideStream::used_here(gradient.storage().data_ptr(), device_);
-        write_rows(total, placement, batch_, rows, gradient);
-      });
-    } else {
-      write_rows(total, placement, batch_, rows, gradient);
-    }
+    send_out(total, placement, rows, gradient);
   } else if (gradient.is_sparse()) {
     total = total.defined() ? total + gradient : std::move(gradient);
   } else if (total.defined()) {

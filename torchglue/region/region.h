@@ -309,6 +309,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
   void ask_ahead(Rows rows, const Schedule& plan);
   at::Tensor bring_in(uint32_t use, Rows rows, const at::Tensor& slice);
+  // Writes a micro-batch's part into its place; where that lies outside, beside the work.
+  void send_out(const at::Tensor& full, const Placement& placement, Rows rows, const at::Tensor& part);
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;

@@ -138,6 +138,14 @@ at::Tensor Region::bring_in(uint32_t use, Rows rows, const at::Tensor& slice) {
   return slice.clone();
 }
 
+void Region::send_out(const at::Tensor& full, const Placement& placement, Rows rows, const at::Tensor& part) {
+  if (!boundaries().outside(storage_of(full))) return write_rows(full, placement, batch_, rows, part);
+  side_.run([&] {
+    SideStream::used_here(part.storage().data_ptr(), device_);
+    write_rows(full, placement, batch_, rows, part);
+  });
+}
+
 at::Tensor Region::operand(Frame& frame, const Operand& operand) {
   at::Tensor local;
   switch (operand.kind) {
@@ -404,14 +412,7 @@ void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   held.full._set_conj(part.is_conj());
   held.full._set_neg(part.is_neg());
   if (value.placement.is_shard()) {
-    if (boundaries().outside(storage_of(held.full))) {
-      side_.run([&] {
-        SideStream::used_here(part.storage().data_ptr(), device_);
-        write_rows(held.full, value.placement, batch_, rows, part);
-      });
-    } else {
-      write_rows(held.full, value.placement, batch_, rows, part);
-    }
+    send_out(held.full, value.placement, rows, part);
   } else if (c10::isReducedFloatingType(value.dtype)) {  // summed in float32
     held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(at::kFloat);
     held.full.copy_(held.sum);
