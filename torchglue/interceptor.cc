@@ -31,23 +31,16 @@ constexpr c10::DispatchKeySet kStayOut({
     c10::DispatchKey::NestedTensor,
 });
 
-// Sets a value for as long as it lives.
-template <class T>
-class ValueGuard {
- public:
-  ValueGuard(T& value, T now) : value_(value), before_(std::exchange(value, now)) {}
-  ~ValueGuard() { value_ = before_; }
-  ValueGuard(const ValueGuard&) = delete;
-  ValueGuard& operator=(const ValueGuard&) = delete;
-
- private:
-  T& value_;
-  T before_;
-};
-
 // Note [Saved-tensor hooks beside a region]
 // A checkpoint counts what its operators save, and matches that by number with what its second run saves. Split operators save nothing
 // through the hooks; so that the numbers agree up to there, nothing after the first of them does.
+struct InCheckpoint {
+  ~InCheckpoint() { session().in_checkpoint = before; }
+
+  NoSavedTensorHooksGuard no_hooks;
+  const bool before = std::exchange(session().in_checkpoint, true);
+};
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
   if (s.meets_cuda()) attach_cuda_allocator();
@@ -55,12 +48,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     run_plainly(op, keys, stack);
     return;
   }
-  std::optional<NoSavedTensorHooksGuard> no_hooks;
-  std::optional<ValueGuard<bool>> in_checkpoint;
-  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) {
-    no_hooks.emplace();
-    in_checkpoint.emplace(s.in_checkpoint, true);
-  }
+  std::optional<InCheckpoint> in_checkpoint;
+  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) in_checkpoint.emplace();
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);
