@@ -1,7 +1,6 @@
 #include "torchglue/region/boundary_store.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <iterator>
@@ -122,7 +121,7 @@ bool BoundaryStore::evict(at::Device device) {
 bool BoundaryStore::outside(const c10::StorageImpl* storage) const { return storage != nullptr && is_outside(*storage); }
 
 void BoundaryStore::read_ahead(const at::Tensor& part) const {
-  if (part.numel() == 0 || !outside(storage_of(part)) || !part.is_cpu()) return;
+  if (part.numel() == 0 || !outside(storage_of(part))) return;
   int64_t last = 0;
   for (int64_t d = 0; d < part.dim(); ++d) last += (part.size(d) - 1) * part.stride(d);
   spill_read_ahead(part.const_data_ptr(), static_cast<size_t>(last + 1) * part.element_size());

@@ -38,7 +38,8 @@ class BoundaryStore {
   bool outside(const c10::StorageImpl* storage) const;
   // A step is over.
   void step();
-  // Asks for the bytes to be read in: they will be used soon. Does nothing for what is not outside.
+  // Asks for the bytes of a CPU tensor to be read in: they will be used soon. Does nothing for what is not outside, as
+  // the part of a boundary is not that had to be copied out of it.
   void read_ahead(const at::Tensor& part) const;
 
  private:

@@ -3,7 +3,6 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>

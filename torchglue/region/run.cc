@@ -1,7 +1,6 @@
 // Micro-batches run, and deferred values get their full value.
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
