@@ -46,14 +46,17 @@ at::DataPtr BoundaryStore::allocate(size_t bytes, at::Device device) {
   return allocate_outside(bytes, device);
 }
 
+at::Tensor BoundaryStore::empty(size_t bytes, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::ScalarType dtype, at::Device device) {
+  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocate(bytes, device), c10::GetAllocator(device.type()), /*resizable=*/true);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)), c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
 at::Tensor BoundaryStore::zeros_like(const at::Tensor& full, at::ScalarType dtype) {
   const at::Tensor shape = at::empty_like(full, full.options().dtype(dtype).device(at::kMeta));
-  const size_t bytes = shape.storage().nbytes();
-  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocate(bytes, full.device()), c10::GetAllocator(full.device().type()), /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, full.device())), c10::scalarTypeToTypeMeta(dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes(), shape.strides(), 0);
-  return tensor.zero_();
+  return empty(shape.storage().nbytes(), shape.sizes(), shape.strides(), 0, dtype, full.device()).zero_();
 }
 
 void BoundaryStore::add(const c10::StorageImpl* storage) {

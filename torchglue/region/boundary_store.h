@@ -20,10 +20,10 @@ namespace koila {
 // Thread contract: the owner of the step, or the engine's thread that works for it. keep_in_place() any thread, and pointers die on any.
 class BoundaryStore {
  public:
-  // Memory for a value of the full batch. Throws c10::OutOfMemoryError when there is none anywhere.
-  at::DataPtr allocate(size_t bytes, at::Device device);
+  // A new tensor in a storage of `bytes`, for a value of the full batch. Throws c10::OutOfMemoryError when there is no memory anywhere.
+  at::Tensor empty(size_t bytes, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::ScalarType dtype, at::Device device);
 
-  // A new tensor like `full`, of that type, all zeros.
+  // The same like `full`, of that type, all zeros.
   at::Tensor zeros_like(const at::Tensor& full, at::ScalarType dtype);
 
   // The value may be moved outside from now on.
@@ -43,6 +43,7 @@ class BoundaryStore {
   void read_ahead(const at::Tensor& part) const;
 
  private:
+  at::DataPtr allocate(size_t bytes, at::Device device);
   bool scarce(size_t bytes, at::Device device) const;
   bool move_outside(c10::StorageImpl& storage, at::Device device);
 

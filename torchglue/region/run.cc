@@ -386,12 +386,7 @@ void Region::catch_up() {
 // Memory for a group, seen as its base value.
 at::Tensor Region::empty_full(uint32_t group) const {
   const Value& base = values_[groups_[group].base];
-  const size_t bytes = groups_[group].storage.nbytes();
-  at::Storage storage(c10::Storage::use_byte_size_t(), bytes, boundaries().allocate(bytes, device_), c10::GetAllocator(device_.type()), /*resizable=*/true);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(base.dtype, c10::kStrided, device_)),
-                                                               c10::scalarTypeToTypeMeta(base.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(base.sizes, base.strides, base.storage_offset);
-  return tensor;
+  return boundaries().empty(groups_[group].storage.nbytes(), base.sizes, base.strides, base.storage_offset, base.dtype, device_);
 }
 
 // Before a micro-batch shrinks: what can be had otherwise. Graphs of earlier stages' first micro-batches, which can be made again, and then
