@@ -9,11 +9,10 @@ namespace koila {
 namespace {
 
 Verdict reduce(OpCall&);      // over dimensions other than the batch's
+Verdict staged(OpCall&);      // the same, and over the batch once every row is there: variances, logsumexp
 Verdict sum(OpCall&);         // linear
 Verdict mean(OpCall&);        // linear; micro-batches hold shares in proportion to their rows
 Verdict count(OpCall&);       // a sum of something that is not linear
-Verdict spread(OpCall&);      // variances: of each row's own, or of the batch
-Verdict log_sum(OpCall&);     // logsumexp
 Verdict softmax(OpCall&);     // along one dimension; of the batch once its sum is known
 Verdict along(OpCall&);       // keeps the shape, mixes entries along `dim`
 Verdict sum_along(OpCall&);   // the same, linear
@@ -34,7 +33,7 @@ const RegisterRules kTable{
     {"aten::histc", histogram},
     {"aten::kthvalue", reduce},
     {"aten::linalg_vector_norm", reduce},
-    {"aten::logsumexp", log_sum},
+    {"aten::logsumexp", staged},
     {"aten::max.dim", reduce},
     {"aten::mean", mean},
     {"aten::median.dim", reduce},
@@ -44,11 +43,11 @@ const RegisterRules kTable{
     {"aten::nansum", count},
     {"aten::norm", reduce},
     {"aten::prod", reduce},
-    {"aten::std", spread},
-    {"aten::std_mean", spread},
+    {"aten::std", staged},
+    {"aten::std_mean", staged},
     {"aten::sum", sum},
-    {"aten::var", spread},
-    {"aten::var_mean", spread},
+    {"aten::var", staged},
+    {"aten::var_mean", staged},
 
     {"aten::_log_softmax", softmax},
     {"aten::_log_softmax_backward_data", pairs_along},
@@ -124,16 +123,7 @@ Verdict mean(OpCall& call) {
   return local(call, Placement::partial());
 }
 
-Verdict spread(OpCall& call) {
-  auto dims = dims_of_shard(call);
-  const TensorSpec& self = call.tensor(0);
-  if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
-  if (!c10::isFloatingType(self.dtype)) return Verdict::kNo;
-  local(call, Placement::partial());
-  return Verdict::kStaged;
-}
-
-Verdict log_sum(OpCall& call) {
+Verdict staged(OpCall& call) {
   auto dims = dims_of_shard(call);
   const TensorSpec& self = call.tensor(0);
   if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
