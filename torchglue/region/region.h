@@ -213,6 +213,8 @@ class Region : public std::enable_shared_from_this<Region> {
   void materialise_held();
   // Shows the value's rows to `observer`, each once, and gives it and what the program holds their full value on the way.
   void observe(ValueId value, RowObserver& observer);
+  // The same of a real tensor.
+  void observe(const at::Tensor& full, const Placement& placement, RowObserver& observer) const;
   // All micro-batches catch up, and nothing joins any more: see Note [Stages].
   void end_stage();
   bool materialised(ValueId value) const { return groups_[values_[value].group].materialised; }

@@ -439,12 +439,15 @@ void Region::observe(ValueId id, RowObserver& observer) {
     materialise(values, {id, &observer, 0});
     return;
   }
+  TORCH_INTERNAL_ASSERT(values_[id].impl != nullptr, "koila: a value that nobody holds is looked at");
+  observe(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(values_[id].impl)), values_[id].placement, observer);
+}
+
+void Region::observe(const at::Tensor& full, const Placement& placement, RowObserver& observer) const {
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
-  TORCH_INTERNAL_ASSERT(values_[id].impl != nullptr, "koila: a value that nobody holds is looked at");
-  const at::Tensor full(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(values_[id].impl));
   for (int64_t begin = 0; begin < batch_; begin += micro_batch_) {
-    observer.add(slice_rows(full.detach(), values_[id].placement, batch_, {begin, std::min(begin + micro_batch_, batch_)}));
+    observer.add(slice_rows(full.detach(), placement, batch_, {begin, std::min(begin + micro_batch_, batch_)}));
   }
 }
 

@@ -30,11 +30,10 @@ struct Statistics {
 // Shows the rows of `x`, a value of the region or a real tensor, to the observer.
 void observe(Region& region, const at::Tensor& x, const Placement& placement, RowObserver& observer) {
   const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
-  if (entry.region == &region) return region.observe(entry.value, observer);
-  const NoInterceptGuard no_intercept;
-  const at::NoGradGuard no_grad;
-  for (int64_t begin = 0; begin < region.batch(); begin += region.micro_batch()) {
-    observer.add(slice_rows(x.detach(), placement, region.batch(), {begin, std::min(begin + region.micro_batch(), region.batch())}));
+  if (entry.region == &region) {
+    region.observe(entry.value, observer);
+  } else {
+    region.observe(x, placement, observer);
   }
 }
 
