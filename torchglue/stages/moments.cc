@@ -1,6 +1,7 @@
 #include "torchglue/stages/moments.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +14,7 @@ bool all_but_channels(const at::Tensor& t, at::IntArrayRef dims) {
 
 void Moments::add(const at::Tensor& part) {
   if (part.numel() == 0) return;
-  const at::Tensor x = c10::isReducedFloatingType(part.scalar_type()) ? part.to(at::kFloat) : part;
+  const at::Tensor x = part.to(at::toOpMathType(part.scalar_type()));
   dtype_ = x.scalar_type();
   at::Tensor mean, var;
   if (all_but_channels(x, dims_)) {

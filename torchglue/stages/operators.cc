@@ -1,6 +1,7 @@
 #include "torchglue/stages/operators.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -23,8 +24,6 @@ at::Tensor with_dims(at::Tensor t, at::IntArrayRef dims) {
   for (int64_t dim : dims) t = t.unsqueeze(dim);
   return t;
 }
-
-at::Tensor at_least_float(const at::Tensor& t) { return c10::isReducedFloatingType(t.scalar_type()) ? t.to(at::kFloat) : t; }
 
 class Statistics : public torch::autograd::Function<Statistics> {
  public:
@@ -49,7 +48,7 @@ class Statistics : public torch::autograd::Function<Statistics> {
       return {std::get<0>(at::native_batch_norm(x, gradients[1] * (2 / count), gradients[0] / count, mean, at::ones_like(mean), /*training=*/false, 0.0, 0.0)),
               Variable(), Variable(), Variable(), Variable()};
     }
-    if (gradients[1].defined()) gradient = (at_least_float(x) - with_dims(mean, dims)) * with_dims(gradients[1] * (2 / count), dims);
+    if (gradients[1].defined()) gradient = (x.to(at::toOpMathType(x.scalar_type())) - with_dims(mean, dims)) * with_dims(gradients[1] * (2 / count), dims);
     if (gradients[0].defined()) {
       const at::Tensor of_mean = with_dims(gradients[0] / count, dims);
       gradient = gradient.defined() ? gradient + of_mean : of_mean.expand_as(x);

@@ -1,6 +1,7 @@
 #include "torchglue/stages/staged.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -122,7 +123,7 @@ void batch_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_
 class OwnStatistics : public RowObserver {
  public:
   void add(const at::Tensor& part) override {
-    const at::Tensor x = part.flatten(2).to(c10::isReducedFloatingType(part.scalar_type()) ? at::kFloat : part.scalar_type());
+    const at::Tensor x = part.flatten(2).to(at::toOpMathType(part.scalar_type()));
     auto [var, mean] = at::var_mean(x, /*dim=*/2, /*unbiased=*/true);
     at::Tensor next_mean = mean_.defined() ? mean_ + mean.sum(0) : mean.sum(0);
     at::Tensor next_var = var_.defined() ? var_ + var.sum(0) : var.sum(0);
@@ -209,7 +210,7 @@ void exponentials(torch::jit::Stack* stack, const OpCall& call, const std::share
   const std::string& name = call.schema().name();
   auto result = dtype_argument(call).value_or(given.scalar_type());
   if (call.boolean(call.find("half_to_float"))) result = at::kFloat;
-  at::Tensor x = given.to(c10::isReducedFloatingType(result) ? at::kFloat : result);
+  at::Tensor x = given.to(at::toOpMathType(result));
   at::Tensor most;
   {
     const NoInterceptGuard no_intercept;
