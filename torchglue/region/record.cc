@@ -1,17 +1,15 @@
 // Operators join a region.
 
-#include <ATen/ExpandUtils.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <numeric>
 
-#include "torchglue/op_traits.h"
-#include "torchglue/region/boundary_store.h"
-#include "torchglue/region/deferred.h"
 #include "torchglue/graph_walk.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/layout.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
@@ -22,134 +20,6 @@
 namespace koila {
 
 namespace {
-
-// Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows. Where `local` leaves it open
-// (a dimension of size 1), in the order of the dimensions.
-std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef sizes) {
-  std::vector<int64_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return local.stride(a) > local.stride(b); });
-  std::vector<int64_t> strides(sizes.size());
-  int64_t next = 1;
-  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
-    strides[*dim] = next;
-    next *= std::max<int64_t>(1, sizes[*dim]);
-  }
-  return strides;
-}
-
-// What the operator would give at the full batch, as meta tensors; nothing when it has no meta kernel.
-// One row does not show where the batch dimension lies in memory.
-std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  const auto meta = [](const c10::IValue& v) -> c10::IValue {
-    if (!v.isTensor() || !v.toTensor().defined()) return v;
-    const at::Tensor& t = v.toTensor();
-    return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
-  };
-  NoInterceptGuard no_intercept;
-  at::AutoDispatchBelowADInplaceOrView no_autograd;
-  try {
-    torch::jit::Stack stack;
-    for (const c10::IValue& v : arguments) {
-      if (v.isTensorList()) {
-        c10::List<at::Tensor> list;
-        for (const at::Tensor& t : v.toTensorVector()) list.push_back(meta(t).toTensor());
-        stack.emplace_back(std::move(list));
-      } else if (v.isOptionalTensorList()) {
-        return std::nullopt;
-      } else if (v.isDevice()) {
-        stack.emplace_back(at::Device(at::kMeta));
-      } else {
-        stack.push_back(meta(v));
-      }
-    }
-    op.callBoxed(stack);
-    return stack;
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
-
-// What tells one call from another as far as run_on_meta() goes; empty when that is not known.
-std::vector<int64_t> key_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  std::vector<int64_t> key{reinterpret_cast<int64_t>(&op.schema())};
-  const auto add = [&](const at::Tensor& t) {
-    key.push_back(t.defined() ? t.dim() : -1);
-    if (!t.defined()) return;
-    key.push_back(static_cast<int64_t>(t.scalar_type()));
-    key.insert(key.end(), t.sizes().begin(), t.sizes().end());
-    key.insert(key.end(), t.strides().begin(), t.strides().end());
-  };
-  for (const c10::IValue& v : arguments) {
-    key.push_back(v.isTensor() ? 1 : v.isTensorList() ? 2 : v.isInt() ? 3 : v.isBool() ? 4 : v.isIntList() ? 5 : v.isNone() ? 6 : 7);
-    if (v.isTensor()) {
-      add(v.toTensor());
-    } else if (v.isTensorList()) {
-      const auto list = v.toTensorVector();
-      key.push_back(static_cast<int64_t>(list.size()));
-      for (const at::Tensor& t : list) add(t);
-    } else if (v.isInt()) {
-      key.push_back(v.toInt());
-    } else if (v.isBool()) {
-      key.push_back(v.toBool());
-    } else if (v.isIntList()) {
-      const auto list = v.toIntVector();
-      key.push_back(static_cast<int64_t>(list.size()));
-      key.insert(key.end(), list.begin(), list.end());
-    } else if (!v.isNone() && !v.isDouble()) {  // a factor changes no shape
-      return {};
-    }
-  }
-  return key;
-}
-
-struct Layout {
-  std::vector<int64_t> sizes, strides;
-  bool dense = false;
-};
-
-// The results' layouts at the full batch, flat; empty when they cannot be known. Meta kernels may be written in Python, and cost a
-// millisecond each.
-std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  constexpr size_t kAtMost = 4096;
-  static auto* known = new std::map<std::vector<int64_t>, std::vector<Layout>>;
-  const auto key = key_on_meta(op, arguments);
-  if (const auto it = known->find(key); it != known->end() && !key.empty()) return it->second;
-  std::vector<Layout> layouts;
-  if (const auto results = run_on_meta(op, arguments)) {
-    const auto add = [&](const at::Tensor& t) {
-      layouts.push_back(t.defined() ? Layout{t.sizes().vec(), t.strides().vec(), t.is_non_overlapping_and_dense()} : Layout{});
-    };
-    for (const c10::IValue& v : *results) {
-      if (v.isTensor()) add(v.toTensor());
-      if (v.isTensorList()) {
-        for (const at::Tensor& t : v.toTensorVector()) add(t);
-      }
-    }
-  }
-  if (known->size() >= kAtMost) known->clear();
-  if (!key.empty()) known->emplace(key, layouts);
-  return layouts;
-}
-
-size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
-  int64_t last = offset;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) return 0;
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return static_cast<size_t>(last + 1) * itemsize;
-}
-
-// Whether two tensors of the same dimensions lie in memory in the same order, as far as dimensions of size 1 let one see.
-bool same_order(const Layout& a, const at::Tensor& b) {
-  for (int64_t i = 0; i < b.dim(); ++i) {
-    for (int64_t j = i + 1; j < b.dim(); ++j) {
-      if (a.sizes[i] > 1 && a.sizes[j] > 1 && b.size(i) > 1 && b.size(j) > 1 && (a.strides[i] > a.strides[j]) != (b.stride(i) > b.stride(j))) return false;
-    }
-  }
-  return true;
-}
 
 // contiguous() of one row may find nothing to do where the full batch is copied: then micro-batches clone, which takes the same arguments.
 bool copies_at_full_size(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {

@@ -1,0 +1,32 @@
+// How tensors of the full batch lie in memory, as far as a micro-batch and meta kernels show.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace koila {
+
+struct Layout {
+  std::vector<int64_t> sizes, strides;
+  bool dense = false;
+};
+
+// Strides of a dense tensor of `sizes` whose dimensions lie in memory in the order that `local` shows. Where `local` leaves it open
+// (a dimension of size 1), in the order of the dimensions.
+std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef sizes);
+
+// The results' layouts at the full batch, flat; empty when they cannot be known. Meta kernels may be written in Python, and cost a
+// millisecond each.
+std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
+
+// Whether two tensors of the same dimensions lie in memory in the same order, as far as dimensions of size 1 let one see.
+bool same_order(const Layout& a, const at::Tensor& b);
+
+// Of a storage that holds such a tensor from its beginning.
+size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize);
+
+}  // namespace koila
