@@ -126,13 +126,4 @@ bool same_order(const Layout& a, const at::Tensor& b) {
   return true;
 }
 
-size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize) {
-  int64_t last = offset;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) return 0;
-    last += (sizes[i] - 1) * strides[i];
-  }
-  return static_cast<size_t>(last + 1) * itemsize;
-}
-
 }  // namespace koila

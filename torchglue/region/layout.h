@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,8 +24,5 @@ std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<
 
 // Whether two tensors of the same dimensions lie in memory in the same order, as far as dimensions of size 1 let one see.
 bool same_order(const Layout& a, const at::Tensor& b);
-
-// Of a storage that holds such a tensor from its beginning.
-size_t bytes_spanned(at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, size_t itemsize);
 
 }  // namespace koila

@@ -1,5 +1,6 @@
 // Operators join a region.
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
@@ -366,7 +367,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       }
     }
     at::Tensor tensor = make_deferred(local, sizes, strides, 0,
-                                      empty_storage(bytes_spanned(sizes, strides, 0, local.element_size()), device_,
+                                      empty_storage(at::detail::computeStorageNbytes(sizes, strides, local.element_size()), device_,
                                                     c10::GetAllocator(device_.type())));
     install(id, tensor);
     return tensor;
@@ -443,7 +444,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     } else {
       at::Storage storage = shared ? shared : known.storage;
       if (!storage) {
-        storage = empty_storage(bytes_spanned(known.sizes, known.strides, known.storage_offset, c10::elementSize(known.dtype)), device_,
+        storage = empty_storage(at::detail::computeStorageNbytes(known.sizes, known.strides, c10::elementSize(known.dtype), known.storage_offset), device_,
                                 c10::GetAllocator(device_.type()));
       }
       if (known.keep_data) group.materialised = true;
