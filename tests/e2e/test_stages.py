@@ -13,8 +13,8 @@ import textwrap
 
 import pytest
 
-from budgets import budget_of, refused_run
-from harness import Case, assert_equal, assert_exact_or_untouched, clean_environment, differences, families, koila_environment, plain, run, worst
+from budgets import budget_of
+from harness import Case, assert_equal, clean_environment, differences, families, koila_environment, plain, run, worst
 
 FAMILIES = families("stages")
 # Their statistics stand still or are each row's own; only the buffers tell.
