@@ -1,18 +1,29 @@
-"""Runs the C++ programs of programs/ with and without the preload, over the simulated CUDA runtime. No GPU and no torch."""
+"""Runs the C++ programs of programs/ with and without the preload, over the simulated CUDA runtime. No GPU and no torch.
+
+Those on the simulated device (device/) have torch, and are marked needs_device.
+"""
 
 import dataclasses
 import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 BUILD = pathlib.Path(os.environ.get("KOILA_BUILD", ROOT / "build"))
 PROGRAMS = BUILD / "tests" / "cuda" / "programs"
 SIMULATION = BUILD / "tests" / "cuda" / "sim"
-PRELOAD = BUILD / "lib" / "libkoila.so"
+DEVICE = BUILD / "tests" / "cuda" / "device"
+PRELOAD = pathlib.Path(os.environ.get("KOILA_LIBRARY", BUILD / "lib" / "libkoila.so"))
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
+
+needs_device = pytest.mark.skipif(not (DEVICE / "libsim_cuda_kernels.so").exists(),
+                                  reason="no CUDA build of torch to take the allocator from (.cache/c10_cuda/why_not)")
+ON_DEVICE = {"PYTHONPATH": str(ROOT / "tests/cuda/device"), "OMP_NUM_THREADS": "1"}  # for a script()
 
 
 @dataclasses.dataclass
@@ -36,13 +47,13 @@ class Done:
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOILA_", "SIM_")) and k != "LD_PRELOAD"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOILA_", "SIM_", "PYTORCH_")) and k != "LD_PRELOAD"}
     return kept | more
 
 
 def plain(*command: object, **variables: str) -> Done:
     """Without koila."""
-    done = subprocess.run([str(c) for c in command], env=environment(**variables), capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(c) for c in command], env=environment(**variables), capture_output=True, text=True, timeout=300)
     return Done(done.returncode, done.stdout, done.stderr)
 
 
@@ -56,6 +67,11 @@ def koila(*command: object, **variables: str) -> Done:
 
 def program(name: str) -> pathlib.Path:
     return PROGRAMS / name
+
+
+def script(name: str) -> tuple[object, ...]:
+    """One in Python that imports sim_cuda: to be run with ON_DEVICE."""
+    return sys.executable, ROOT / "tests" / "cuda" / name
 
 
 def extension(name: str) -> pathlib.Path:

@@ -1,25 +1,15 @@
 """PyTorch's own caching allocator (libc10_cuda.so) over the simulated runtime: koila's figures are the allocator's, in each of its modes."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
+from programs import ON_DEVICE, koila, needs_device, script
 
-ROOT = pathlib.Path(__file__).parents[2]
-BUILD = ROOT / "build"
-pytestmark = pytest.mark.skipif(not (BUILD / "tests/cuda/device/libsim_cuda_kernels.so").exists(),
-                                reason="no CUDA build of torch to take the allocator from (.cache/c10_cuda/why_not)")
+pytestmark = needs_device
 
 
 def run(*arguments, **variables):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("KOILA_", "SIM_", "PYTORCH_"))}
-    environment = kept | {"LD_PRELOAD": os.environ.get("KOILA_LIBRARY", str(BUILD / "lib/libkoila.so")), "KOILA_REPORT": "off",
-                          "PYTHONPATH": str(ROOT / "tests/cuda/device"), "OMP_NUM_THREADS": "1", "SIM_CAPACITY": "1GiB"} | variables
-    done = subprocess.run([sys.executable, str(ROOT / "tests/cuda/allocator_job.py"), *arguments], env=environment, capture_output=True,
-                          text=True, timeout=300)
+    done = koila(*script("allocator_job.py"), *arguments, SIM_CAPACITY="1GiB", KOILA_REPORT="off", **ON_DEVICE, **variables)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

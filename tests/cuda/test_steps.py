@@ -1,10 +1,10 @@
 """A LibTorch program in C++ that trains on the simulated device, under the real caching allocator: whole steps, out of memory included."""
 
 import pytest
-from programs import BUILD, koila, plain
+from programs import DEVICE, koila, needs_device, plain
 
-STEPS = BUILD / "tests/cuda/device/sim_steps"
-pytestmark = pytest.mark.skipif(not STEPS.exists(), reason="no CUDA build of torch to take the allocator from (.cache/c10_cuda/why_not)")
+STEPS = DEVICE / "sim_steps"
+pytestmark = needs_device
 
 
 def figures(output):
