@@ -1,15 +1,18 @@
 """Checks koila's placement rules against PyTorch's databases of operators and modules, and writes what came out.
 
-    scripts/conformance                         all of it, into docs/conformance.md
-    scripts/conformance --only 'linalg.*'       prints what it finds for some
-    scripts/conformance --sample 3 --seed 7     three samples of each operator
+    scripts/conformance --write docs/conformance.md   all of it, some ten minutes on two cores
+    scripts/conformance --only 'linalg.*'             prints what it finds for some
+    scripts/conformance --sample 3 --seed 7           three samples of each operator
 """
 
 import argparse
+import datetime
 import json
 import re
 import sys
 import time
+
+import torch
 
 import driver
 import table
@@ -45,7 +48,10 @@ def main():
     print(f"{time.monotonic() - started:.0f} s")
     if args.write:
         with open(args.write, "w") as file:
-            file.write(summary.markdown())
+            how = f"torch {torch.__version__.split('+')[0]} on the CPU, on {datetime.date.today()}, in {(time.monotonic() - started) / 60:.0f} minutes on {args.jobs} cores"
+            if args.sample:
+                how += f"; {args.sample} samples at most of each operator (seed {args.seed})"
+            file.write(summary.markdown(how))
     sys.exit(1 if summary.violations else 0)
 
 

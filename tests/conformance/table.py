@@ -4,6 +4,30 @@ import collections
 
 import calls
 
+# Why rows that are independent are not split, by operator.
+REASONS = {
+    "_native_batch_norm_legit": "a kernel's own interface, which programs reach through `batch_norm`",
+    "_unsafe_masked_index": "made by the compiler's decompositions; no rule",
+    "_unsafe_masked_index_put_accumulate": "made by the compiler's decompositions; no rule",
+    "combinations": "how many entries come out depends on values",
+    "index_put": "the samples' mask lies over the rows and picks none",
+    "linalg.lstsq": "some of its results are empty, depending on shapes and driver",
+    "linalg.lu_solve": "rows of the right-hand side as an operand of its own",
+    "linalg.matrix_rank": "rank over a whole matrix; a sample's rank happens to be a sum",
+    "linalg.norm": "of whole matrices and vectors",
+    "linalg.pinv": "a product of two matrices with the rows in one",
+    "linalg.solve_triangular": "rows of the right-hand side as an operand of its own",
+    "masked_scatter": "which entry of the source goes where depends on all of the mask",
+    "native_batch_norm": "a kernel's own interface, which programs reach through `batch_norm`",
+    "nn.functional.bilinear": "the rows are those of the weight",
+    "nn.functional.conv_transpose1d": "the rows are those of the weight",
+    "nn.functional.conv_transpose2d": "the rows are those of the weight",
+    "nn.functional.conv_transpose3d": "the rows are those of the weight",
+    "norm": "of whole matrices and vectors",
+    "ormqr": "rows of the other operand as an operand of its own",
+}
+
+
 
 class Operator:
     """All verdicts on one entry of a database."""
@@ -65,5 +89,40 @@ class Summary:
         lines.append("calls: " + ", ".join(f"{n} {outcome}" for outcome, n in self.counts.most_common()))
         return "\n".join(lines)
 
-    def markdown(self):
-        raise NotImplementedError
+    def markdown(self, how):
+        separable = self.separable
+        splits = sum(o.splits for o in separable)
+        lines = [
+            "# Conformance", "",
+            "<!-- Written by scripts/conformance. -->", "",
+            "koila's placement rules against PyTorch's own databases of operators (`op_db`) and modules (`module_db`). Every sample of each, in",
+            "float64, float32, int64 and bool where it takes them, and in place where it has a twin, is run plain and split along its first",
+            "dimension, in micro-batches of one row and of a half, rounded up: values, gradients of all inputs and parameters, buffers, shapes and dtypes are compared",
+            "(1e-9 of the largest value in float64, 1e-5 in float32). What draws random numbers is compared by shape. Whether rows are independent is found out from the",
+            "plain operator: one row at a time has to give what all rows give together, side by side or summed.", "",
+            f"Measured with {how}.", "",
+            f"- {len(self.operators)} operators and modules, {sum(self.counts.values()) - self.counts['skipped']} calls.",
+            f"- Wrong: {self.counts['wrong'] + self.counts['error']}. Crashed: {self.counts['crashed']}. Refused: {self.counts['refused']}.",
+            f"- Rows are independent in {len(separable)}; {splits} of these split ({splits / max(1, len(separable)):.1%}): "
+            f"{sum(o.share == 1 for o in separable)} in every such call, the others in at least half of them.", "",
+            "## By family", "",
+            "Calls by outcome. *Full batch*: exact, and not split, because rows depend on one another or there is no rule.", "",
+            "| family | operators | rows independent | of these split | exact and split | full batch | random | refused | wrong | crashed |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        ]
+        for family in sorted({o.family for o in self.operators.values()}):
+            members = [o for o in self.operators.values() if o.family == family]
+            counts = sum((o.counts for o in members), collections.Counter())
+            those = [o for o in members if o.is_separable]
+            lines.append(f"| {family} | {len(members)} | {len(those)} | {sum(o.splits for o in those)} | {counts['split']} | {counts['whole']} | {counts['random']} "
+                         f"| {counts['refused']} | {counts['wrong'] + counts['error']} | {counts['crashed']} |")
+        lines += ["", "## Not split, though rows are independent", "", "| operator | calls split | what ran at full batch | why |", "|---|--:|---|---|"]
+        for o in sorted(separable, key=lambda o: o.name):
+            if not o.splits:
+                whole = ", ".join(f"`{name.removeprefix('aten::')}`" for name in o.whole if name != "?") or "its result is read"
+                lines.append(f"| {o.name} | {o.share:.0%} | {whole} | {REASONS.get(o.name.split()[0], 'no rule yet')} |")
+        lines += ["", "## Split in some calls", "", "| operator | calls split | what ran at full batch |", "|---|--:|---|"]
+        for o in sorted(separable, key=lambda o: o.name):
+            if o.splits and o.share < 1:
+                lines.append(f"| {o.name} | {o.share:.0%} | " + (", ".join(f"`{name.removeprefix('aten::')}`" for name in o.whole if name != "?") or "its result is read") + " |")
+        return "\n".join(lines) + "\n"

@@ -216,6 +216,8 @@ Verdict expand(OpCall& call) {
     auto size = call.integers(1);
     if (!size || static_cast<int64_t>(size->size()) < self.dim()) return std::nullopt;
     const Placement out = self.placement.at(self.placement.dim + static_cast<int64_t>(size->size()) - self.dim());
+    const int64_t wanted = (*size)[out.dim];
+    if (wanted != -1 && wanted != self.sizes[self.placement.dim]) return std::nullopt;  // a batch of one row, repeated
     rewrite_size(call, 1, *size, out.dim, out);
     return out;
   });
