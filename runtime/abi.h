@@ -39,6 +39,7 @@ typedef struct koila_settings {
   int64_t microbatch;        // rows; 0: not forced
   int64_t cpu_budget_bytes;  // 0: no budget
   int log_level;             // messages below it are not worth formatting
+  int verify;                // 1: rules are put to the test
   const char* spill_dir;     // existing folder for unlinked spill files, never null
 } koila_settings;
 

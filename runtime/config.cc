@@ -147,6 +147,7 @@ bool read_spill_dir(const std::string& value, Config& config, std::string&) {
 }
 
 bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
+bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
 constexpr Variable kVariables[] = {
@@ -163,10 +164,10 @@ constexpr Variable kVariables[] = {
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
+    {"KOILA_VERIFY", "0 or 1", "0", read_verify},
     {"KOILA_CACHE", "", "", nullptr},
     {"KOILA_CUPTI", "", "", nullptr},
     {"KOILA_RULES", "", "", nullptr},
-    {"KOILA_VERIFY", "", "", nullptr},
 };
 
 // Read by koila's scripts, and in the environment of whatever they start.

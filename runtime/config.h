@@ -45,6 +45,7 @@ struct Config {
   std::optional<InjectSpec> inject;
   bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;
+  bool verify = false;
 };
 
 // Something to say about a variable.

@@ -96,6 +96,7 @@ bool Runtime::start() {
   settings.microbatch = runtime->config_.microbatch;
   settings.cpu_budget_bytes = runtime->ledger_.of(KOILA_CPU).budget();
   settings.log_level = runtime->config_.log_level;
+  settings.verify = parsed.config.verify ? 1 : 0;
   settings.spill_dir = runtime->spill_dir_.c_str();
   runtime_.store(runtime, std::memory_order_release);
   return true;

@@ -51,6 +51,7 @@ struct Session {
   Marks marks;
   Signatures signatures;
   Pressure pressure;
+  ska::flat_hash_set<size_t> verified;  // calls whose rules stood the test of KOILA_VERIFY
   std::vector<std::string> run_whole;  // operators that ran at full batch, for who asks: see api/by_hand.cc
   std::shared_ptr<Region> current;            // the region that operators join
   std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures

@@ -145,7 +145,7 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
 }
 
 TEST(Config, SaysWhichVariablesHaveNoEffectYet) {
-  for (const char* name : {"KOILA_CACHE", "KOILA_RULES", "KOILA_VERIFY"}) {
+  for (const char* name : {"KOILA_CACHE", "KOILA_RULES"}) {
     const ParsedConfig parsed = parse({{name, "1"}});
     ASSERT_EQ(parsed.problems.size(), 1U);
     EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_WARN);

@@ -161,6 +161,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   }
   const Schedule plan = schedule(keep);
   check_captures(plan);
+  verify(plan);
   const bool random = std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.random; });
 
   totals_.assign(uses_.size(), {});

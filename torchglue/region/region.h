@@ -1,7 +1,7 @@
 // A region: the part of a step that runs in micro-batches.
 //
 // Three files implement it in the order of a step's life: record.cc (operators join), run.cc (micro-batches run, values are
-// materialised), and node.cc (the autograd node: backward).
+// materialised), and node.cc (the autograd node: backward). verify.cc puts rules to the test.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
 // the owner waits in backward; never both at once.
@@ -316,6 +316,16 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
+
+  // verify.cc
+  // Puts the rules of the operators in `plan` to the test, where KOILA_VERIFY asks for it; refuses when one is wrong.
+  void verify(const Schedule& plan);
+  struct Trial;
+  size_t signature_of(const Instruction& instruction) const;
+  Trial attempt(const Instruction& instruction, Frame& all, Rows rows, double share, std::vector<at::Tensor>& directions);
+  // What is wrong with the operator, or "".
+  std::string contradiction(const Instruction& instruction, Frame& all, Rows first, Rows second);
+
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
   void shrink_under_pressure();
   void halve(int64_t failed);  // rows that did not fit

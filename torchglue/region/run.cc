@@ -475,6 +475,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   if (watch.observer != nullptr) keep.push_back(watch.value);
   const Schedule plan = schedule(keep);
   check_captures(plan);
+  verify(plan);
   for (Held& held : wanted) {
     std::exception_ptr ran_out;
     try {
