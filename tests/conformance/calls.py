@@ -16,8 +16,6 @@ import torch.utils._pytree as pytree
 
 # Values that nobody chose.
 UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_"}
-# What comes out depends on no value of what goes in.
-CREATED = {"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"}
 # These read beyond the end of tensors that do not fit together: like those that take indices, they are asked in a process that may crash.
 UNCHECKED = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"}
 

@@ -25,7 +25,6 @@ class Run:
     gradients: list
     buffers: list
     drew: bool = False  # random numbers
-    placements: list = dataclasses.field(default_factory=list)
     whole: list = dataclasses.field(default_factory=list)
 
 
@@ -40,7 +39,6 @@ def run(call, seed, split=(), micro_batch=0, read_first=False):
     found = calls.outputs(call.function([t.clone() for t in leaves]))
     result = Run([], [], [], drew=not torch.equal(before, torch.get_rng_state()))
     if micro_batch:
-        result.placements = [koila.placement(t) for t in found]
         result.whole = koila.run_whole()
     if read_first:
         koila.settle()
@@ -137,11 +135,10 @@ def check(call):
                 torch.ops.koila.run_whole()
             else:
                 verdict.detail = compare(expected, found, fixed)
-                whole = bool(found.whole) or (set(found.placements) == {"Replicate"} and call.name not in calls.CREATED)
+                # A result that is whole is none of an operator's that ran whole where stages made it, or no value went into it.
+                whole = bool(found.whole)
                 verdict.outcome = "wrong" if verdict.detail else "random" if not fixed else "whole" if whole else "split"
                 verdict.whole = tuple(dict.fromkeys(found.whole))
-                if not verdict.whole and whole and not verdict.detail:
-                    verdict.detail = " ".join(found.placements)
             if verdict.outcome in ("wrong", "error", "refused"):
                 verdict.detail = f"tensors {split}, micro-batches of {micro_batch}: {verdict.detail}"
             verdicts.append(verdict)

@@ -8,13 +8,12 @@ std::vector<Case> reduction_cases() {
 
   // f(self, dim, keepdim) over one dimension, or several
   for (const char* op : {"aten::amax", "aten::amin", "aten::logsumexp"}) {
-    const Expect over_batch = std::string(op) == "aten::logsumexp" ? kStaged : kNo;
     cases.insert(cases.end(), {
       {op, {shard({B, 3, 4}), ints({1}), true}, kLocal, S(0)},
       {op, {shard({3, B, 4}, 1), ints({0, -1})}, kLocal, S(0)},
       {op, {shard({2, 6 * B}, 1, 2, 3), ints({0}), true}, kLocal, S(1, 2, 3)},
-      {op, {shard({B, 3}), ints({0})}, over_batch},
-      {op, {shard({B, 3}), ints({-2, 1})}, over_batch},
+      {op, {shard({B, 3}), ints({0})}, kStaged},
+      {op, {shard({B, 3}), ints({-2, 1})}, kStaged},
       {op, {partial({3}), ints({0})}, kNo},
     });
   }
@@ -31,18 +30,20 @@ std::vector<Case> reduction_cases() {
     cases.insert(cases.end(), {
       {op, {shard({B, 3}, Fill::kBool), 1}, kLocal, S(0)},
       {op, {shard({3, B}, 1, 1, 1, Fill::kBool), 0, true}, kLocal, S(1)},
-      {op, {shard({B, 3}, Fill::kBool), 0}, kNo},
+      {op, {shard({B, 3}, Fill::kBool), 0}, kStaged},
     });
   }
   for (const char* op : {"aten::any.dims", "aten::all.dims"}) {
     cases.push_back({op, {shard({3, B, 2}, 1, 1, 1, Fill::kBool), ints({0, 2})}, kLocal, S(0)});
     cases.push_back({op, {shard({B, 3}, Fill::kBool), ints({})}, kNo});
-    cases.push_back({op, {shard({B, 3}, Fill::kBool), kNil}, kNo});
+    cases.push_back({op, {shard({B, 3}, Fill::kBool), kNil}, kStaged});
   }
   cases.insert(cases.end(), {
-    {"aten::any", {shard({B, 3}, Fill::kBool)}, kNo},
-    {"aten::all", {shard({B, 3}, Fill::kBool)}, kNo},
-    {"aten::norm.ScalarOpt_dtype", {shard({B, 3}), 2.0}, kNo, {}, {{"dtype", as_double}}},
+    {"aten::any", {shard({B, 3}, Fill::kBool)}, kStaged},
+    {"aten::all", {shard({B, 3}, Fill::kBool)}, kStaged},
+    {"aten::max", {shard({B, 3})}, kStaged},
+    {"aten::min", {shard({B, 3})}, kStaged},
+    {"aten::norm.ScalarOpt_dtype", {shard({B, 3}), 2.0}, kStaged, {}, {{"dtype", as_double}}},
     {"aten::argmax", {shard({B, 3})}, kNo},
     {"aten::aminmax", {shard({3, B}, 1)}, kLocal, S(0), {{"dim", 0}}},
     {"aten::aminmax", {shard({3, B}, 1)}, kNo},
@@ -52,10 +53,10 @@ std::vector<Case> reduction_cases() {
     {"aten::prod.dim_int", {shard({B, 3}), 0}, kNo},
     {"aten::prod", {shard({B, 3})}, kNo},
     {"aten::linalg_vector_norm", {shard({3, B}, 1), 2.0, ints({0}), true}, kLocal, S(1)},
-    {"aten::linalg_vector_norm", {shard({B, 3})}, kNo},
+    {"aten::linalg_vector_norm", {shard({B, 3})}, kStaged},
     {"aten::norm.ScalarOpt_dim", {shard({3, B}, 1), 2.0, ints({0})}, kLocal, S(0)},
     {"aten::norm.ScalarOpt_dim_dtype", {shard({B, 3}), 1.0, ints({1}), true}, kLocal, S(0), {{"dtype", as_double}}},
-    {"aten::norm.Scalar", {shard({B, 3})}, kNo},
+    {"aten::norm.Scalar", {shard({B, 3})}, kStaged},
     {"aten::norm.ScalarOpt_dim", {partial({3}), 2.0, ints({0})}, kNo},
     {"aten::max.dim", {shard({B, B}, 1), 0}, kLocal, S(0)},
   });

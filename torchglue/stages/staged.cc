@@ -15,6 +15,7 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
+#include "torchglue/stages/extremes.h"
 #include "torchglue/stages/moments.h"
 #include "torchglue/stages/operators.h"
 #include "torchglue/stages/running_statistics.h"
@@ -252,6 +253,10 @@ bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const O
     spread(stack, call, region);
   } else if (name == "aten::logsumexp" || name.ends_with("softmax")) {
     exponentials(stack, call, region);
+  } else if (name == "aten::linalg_vector_norm" || name == "aten::norm") {
+    return run_norm(stack, call, region);
+  } else if (name == "aten::amax" || name == "aten::amin" || name == "aten::max" || name == "aten::min" || name == "aten::any" || name == "aten::all") {
+    return run_extreme(stack, call, region);
   } else {
     return false;
   }

@@ -17,14 +17,15 @@ Verdict softmax(OpCall&);     // along one dimension; of the batch once its sum 
 Verdict along(OpCall&);       // keeps the shape, mixes entries along `dim`
 Verdict sum_along(OpCall&);   // the same, linear
 Verdict any_of_dims(OpCall&); // any, all
+Verdict extreme(OpCall&);     // amax: of each row, and of the batch once every row has been seen
 Verdict pairs_along(OpCall&); // the same of two tensors of one shape
 Verdict histogram(OpCall&);   // (self, bins, min, max): counts
 Verdict cross(OpCall&);       // (self, other, dim)
 
 const RegisterRules kTable{
     {"aten::all", any_of_dims},
-    {"aten::amax", reduce},
-    {"aten::amin", reduce},
+    {"aten::amax", extreme},
+    {"aten::amin", extreme},
     {"aten::aminmax", reduce},
     {"aten::any", any_of_dims},
     {"aten::argmax", reduce},
@@ -32,16 +33,18 @@ const RegisterRules kTable{
     {"aten::count_nonzero", count},
     {"aten::histc", histogram},
     {"aten::kthvalue", reduce},
-    {"aten::linalg_vector_norm", reduce},
+    {"aten::linalg_vector_norm", staged},
     {"aten::logsumexp", staged},
+    {"aten::max", extreme},
     {"aten::max.dim", reduce},
     {"aten::mean", mean},
     {"aten::median.dim", reduce},
+    {"aten::min", extreme},
     {"aten::min.dim", reduce},
     {"aten::mode", reduce},
     {"aten::nanmedian.dim", reduce},
     {"aten::nansum", count},
-    {"aten::norm", reduce},
+    {"aten::norm", staged},
     {"aten::prod", reduce},
     {"aten::std", staged},
     {"aten::std_mean", staged},
@@ -93,7 +96,16 @@ Verdict reduce(OpCall& call) {
 Verdict any_of_dims(OpCall& call) {
   const int dim = call.find("dim");
   if (!call.none(dim) && call.integers(dim) && call.integers(dim)->empty()) return Verdict::kNo;  // [] means none here, elsewhere all
-  return reduce(call);
+  return extreme(call);
+}
+
+Verdict extreme(OpCall& call) {
+  auto dims = dims_of_shard(call);
+  const TensorSpec& self = call.tensor(0);
+  if (!dims || !contains(*dims, self.placement.dim)) return reduce(call);
+  if (c10::isComplexType(self.dtype)) return Verdict::kNo;
+  local(call, Placement::partial());
+  return Verdict::kStaged;
 }
 
 bool result_is_linear(const OpCall& call) {
