@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 3 };
+enum { KOILA_ABI_VERSION = 4 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 
@@ -98,6 +98,10 @@ typedef struct koila_runtime {
   // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.
   const int* captures;
   void (*set_before_capture)(void (*before)(void));
+  // Placement rules of the user's own (KOILA_RULES, koila_add_rule): `add` is called for each that there is, in the order in which they came,
+  // and from then on for each that comes, one at a time, on the thread that adds it. `rule` is well formed (runtime/rule_text.h); `where`
+  // is where it was written, such as "my.rules:12". Both are to be copied.
+  void (*set_rules)(void (*add)(const char* rule, const char* where));
 
   void (*on_oom)(const koila_oom_event*);
   void (*on_region)(const koila_region_event*);

@@ -7,6 +7,8 @@
 
 #include "koila/koila.h"
 #include "runtime/log.h"
+#include "runtime/rule_book.h"
+#include "runtime/rule_text.h"
 #include "runtime/runtime.h"
 
 namespace koila {
@@ -67,8 +69,12 @@ std::atomic<void (*)()> before_capture{nullptr};
 
 void set_before_capture(void (*function)()) { before_capture.store(function); }
 
+void set_rules(void (*add)(const char*, const char*)) {
+  quietly([&] { rule_book().set_reader(add); });
+}
+
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 
@@ -155,6 +161,27 @@ KOILA_API int koila_write_report(const char* path) {
     const std::string problem = koila::write_report(*target, Runtime::get()->report_data());
     if (problem.empty()) result = 0;
     else koila::log::write(KOILA_LOG_ERROR, problem);
+  });
+  return result;
+}
+
+KOILA_API int koila_add_rule(const char* rule, const char* where) {
+  int result = 1;
+  koila::quietly([&] {
+    const std::string text = koila::text_of(rule);
+    const std::string place = where != nullptr && *where != '\0' ? where : "koila_add_rule";
+    const koila::ParsedRule parsed = koila::parse_rule(text);
+    std::string problem = parsed.error;
+    if (parsed.rule) {
+      if (koila::rule_book().add({text, place})) result = 0;
+      else problem = "there are " + std::to_string(koila::kRulesAtMost) + " rules already; this one is left out";
+    } else if (problem.empty()) {
+      problem = "the text is empty, expected a rule such as mylib::op(x: Shard(0)) -> Shard(0)";
+    }
+    if (result == 0 || !koila::start_runtime()) return;
+    problem = place + ": " + problem;
+    koila::log::write(KOILA_LOG_WARN, problem);
+    Runtime::get()->events().add_note(problem);
   });
   return result;
 }

@@ -146,6 +146,11 @@ bool read_spill_dir(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
+bool read_rules_path(const std::string& value, Config& config, std::string&) {
+  config.rules = value;
+  return true;
+}
+
 bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
 bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
@@ -161,13 +166,12 @@ constexpr Variable kVariables[] = {
     {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
     {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
+    {"KOILA_RULES", "a path", "no rules", read_rules_path},
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
     {"KOILA_VERIFY", "0 or 1", "0", read_verify},
     {"KOILA_CACHE", "", "", nullptr},
-    {"KOILA_CUPTI", "", "", nullptr},
-    {"KOILA_RULES", "", "", nullptr},
 };
 
 // Read by koila's scripts, and in the environment of whatever they start.

@@ -42,6 +42,7 @@ struct Config {
   int log_level = KOILA_LOG_WARN;
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
+  std::string rules;      // a file of placement rules; empty: none
   std::optional<InjectSpec> inject;
   bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;

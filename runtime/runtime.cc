@@ -11,6 +11,8 @@
 #include "runtime/bytes.h"
 #include "runtime/log.h"
 #include "runtime/memory_limit.h"
+#include "runtime/rule_book.h"
+#include "runtime/rule_text.h"
 
 namespace koila {
 namespace {
@@ -65,6 +67,14 @@ std::int64_t find_cpu_budget(ParsedConfig& parsed) {
   return budget.value_or(0);
 }
 
+// The rules of the file that KOILA_RULES names; what is wrong with it is worth a line in the report too.
+ParsedRules find_rules(ParsedConfig& parsed) {
+  if (parsed.config.rules.empty()) return {};
+  ParsedRules rules = read_rules(parsed.config.rules);
+  for (const std::string& error : rules.errors) parsed.problems.push_back({KOILA_LOG_WARN, error});
+  return rules;
+}
+
 }  // namespace
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
@@ -79,6 +89,7 @@ bool Runtime::start() {
   log::open(parsed.config.log_level, parsed.config.log_file);
   const std::string spill_dir = find_spill_dir(parsed);
   const std::int64_t cpu_budget = find_cpu_budget(parsed);
+  const ParsedRules rules = find_rules(parsed);
   for (const ConfigProblem& problem : parsed.problems) log::write(problem.level, problem.text);
   if (parsed.config.strict && parsed.has_errors()) {
     log::write(KOILA_LOG_WARN, "koila stays out of this process: KOILA_STRICT is set, and the configuration has errors");
@@ -90,6 +101,9 @@ bool Runtime::start() {
   runtime->spill_dir_ = spill_dir;
   runtime->ledger_.of(KOILA_CPU).set_budget(cpu_budget);
   runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
+
+  rule_book().add_all(rules.rules);
+  for (const std::string& error : rules.errors) runtime->events_->add_note(error);
 
   koila_settings& settings = runtime->settings_;
   settings.mode = runtime->config_.mode;
@@ -162,6 +176,7 @@ void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
   budgets_.unlock();
+  rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
   ledger_.start_anew_after_fork();

@@ -30,6 +30,11 @@ int koila_set_budget(int device, int64_t bytes);
 // Returns 0, or 1 if `spec` is not understood (then nothing changes).
 int koila_set_inject(const char* spec);
 
+// A placement rule for operators of your own, in the language of KOILA_RULES (docs/rules.md). `where` says where it is written, for messages:
+// "file:line". Both are copied. It holds from now on, whether torch or the operator is there yet or not. Returns 0, or 1 with a warning
+// when it is not well formed. C++ programs write KOILA_RULE (koila/rule.h), which needs no koila to be there.
+int koila_add_rule(const char* rule, const char* where);
+
 // Writes the report of the run so far; the format goes by the suffix, as in KOILA_REPORT. Returns 0, or 1 if it cannot be written.
 int koila_write_report(const char* path);
 

@@ -38,6 +38,7 @@ TEST(Config, ReadsEveryVariable) {
                                      {"KOILA_LOG", "debug"},
                                      {"KOILA_LOG_FILE", "koila.log"},
                                      {"KOILA_SPILL_DIR", "/spill"},
+                                     {"KOILA_RULES", "my.rules"},
                                      {"KOILA_INJECT_OOM", "cpu:nth:120"},
                                      {"KOILA_STRICT", "1"},
                                      {"KOILA_PYTHON", "/usr/bin/python3"}});
@@ -56,6 +57,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.log_level, KOILA_LOG_DEBUG);
   EXPECT_EQ(config.log_file, "koila.log");
   EXPECT_EQ(config.spill_dir, "/spill");
+  EXPECT_EQ(config.rules, "my.rules");
   ASSERT_TRUE(config.inject);
   EXPECT_EQ(config.inject->number, 120);
   EXPECT_TRUE(config.strict);
@@ -145,7 +147,7 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
 }
 
 TEST(Config, SaysWhichVariablesHaveNoEffectYet) {
-  for (const char* name : {"KOILA_CACHE", "KOILA_RULES"}) {
+  for (const char* name : {"KOILA_CACHE"}) {
     const ParsedConfig parsed = parse({{name, "1"}});
     ASSERT_EQ(parsed.problems.size(), 1U);
     EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_WARN);
