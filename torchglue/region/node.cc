@@ -13,6 +13,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -235,7 +236,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
       continue;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
-      ran_out = std::current_exception();
+      ran_out = kept_exception(error);
     }
     // Other draws for part of the rows would give gradients of two different steps: with random operators all rows are made anew.
     const bool summed = std::any_of(totals_until_.begin(), totals_until_.end(), [&](int64_t until) { return until > position; }) ||

@@ -17,6 +17,7 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
 
@@ -193,7 +194,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     in_function = s.functions && ran_out_in_python(error);
-    ran_out = std::current_exception();
+    ran_out = in_function ? std::current_exception() : kept_exception(error);
   }
   const OutOfMemory oom = describe_out_of_memory("backward");
   if (!pass) {  // everything was split already, down to one row

@@ -14,6 +14,7 @@
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
@@ -117,7 +118,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     reason = "it does not fit beside one row of the batch.";
     arguments.put_back(*stack);
     try {
-      if (!dispatch_lazily(op, keys, stack)) run_plainly(op, keys, stack);
+      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
       return;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
@@ -159,7 +160,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   std::optional<SavedStatistics> statistics;
   if (op_traits(op).silent_effect) statistics.emplace(op.schema(), arguments.values());
   try {
-    run_plainly(op, keys, stack);
+    call_kernel([&] { run_plainly(op, keys, stack); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
       s.tape.discard();

@@ -10,6 +10,26 @@ namespace koila {
 
 namespace {
 
+// PyTorch's own (torch/csrc/Exceptions.h) and pybind11's, which need Python's headers. Neither exports the type object that would tell which.
+bool is_pytorchs(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "12python_error"; }
+bool is_pybinds(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "N8pybind1117error_already_setE"; }
+
+}  // namespace
+
+bool is_python_error(const std::exception& error) noexcept { return is_pytorchs(error) || is_pybinds(error); }
+
+// pybind11 puts the class in front of the text, and behind it the places that the error came through. A program that raises an error of its own
+// in the table's very words is taken at them.
+std::string_view text_of_python_error(const std::exception& error) noexcept {
+  std::string_view text = error.what();
+  if (!is_pybinds(error)) return text;
+  const std::size_t colon = text.find(": ");
+  if (colon != std::string_view::npos && text.find(' ') == colon + 1) text.remove_prefix(colon + 2);
+  return text.substr(0, text.find("\n\nAt:\n"));
+}
+
+namespace {
+
 using Type = OutOfMemoryKind::Type;
 
 constexpr std::int32_t kCudaErrorMemoryAllocation = 2;
@@ -50,16 +70,12 @@ constexpr OutOfMemoryKind kKinds[] = {
 // cuDNN's search for an engine passes over those whose workspace the allocator has no room for, and at the end says that it found none: the
 // same text as where no engine exists. There the allocator's own word is what tells.
 
-// An exception of Python's on its way through C++ (torch/csrc/Exceptions.h, which needs Python's headers). PyTorch does not export the type
-// object that would tell which; its text is that of the error. A program that raises an error of its own in these very words is taken at them.
-bool is_python_error(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "12python_error"; }
-
 thread_local bool allocator_failed = false;
 
 // What is known of an error before the table is asked.
 struct Known {
   explicit Known(const std::exception& error)
-      : python(is_python_error(error)), c10(dynamic_cast<const c10::Error*>(&error)), text(c10 != nullptr ? c10->what_without_backtrace() : error.what()) {
+      : python(is_python_error(error)), c10(dynamic_cast<const c10::Error*>(&error)), text(c10 != nullptr ? c10->what_without_backtrace() : python ? text_of_python_error(error) : error.what()) {
     out_of_memory = dynamic_cast<const c10::OutOfMemoryError*>(c10) != nullptr;
     distributed = dynamic_cast<const c10::DistBackendError*>(c10) != nullptr;
     accelerator = dynamic_cast<const c10::AcceleratorError*>(c10);
@@ -105,7 +121,9 @@ bool is_out_of_memory(const std::exception& error) noexcept {
   return kind != nullptr && kind->repeatable;
 }
 
-bool ran_out_in_python(const std::exception& error) noexcept { return is_python_error(error) && is_out_of_memory(error); }
+bool ran_out_in_python(const std::exception& error) noexcept {
+  return dynamic_cast<const RanOutInPython*>(&error) != nullptr || (is_python_error(error) && is_out_of_memory(error));
+}
 
 void allocator_ran_out() noexcept { allocator_failed = true; }
 

@@ -1,6 +1,8 @@
 // What counts as out of memory: by type and error code first, by text last. One table, one place.
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <cstdint>
 #include <exception>
 #include <span>
@@ -40,6 +42,16 @@ bool is_out_of_memory(const std::exception& error) noexcept;
 
 // Whether it is one that Python code in the backward pass (an autograd.Function, a hook) has let through.
 bool ran_out_in_python(const std::exception& error) noexcept;
+
+// Whether it is an exception of Python's on its way through C++, and its text as Python has it. PyTorch's may have none: see Note [Operators written
+// in Python].
+bool is_python_error(const std::exception& error) noexcept;
+std::string_view text_of_python_error(const std::exception& error) noexcept;
+
+// What such an exception is made into when koila goes on: see there.
+struct RanOutInPython : c10::OutOfMemoryError {
+  using c10::OutOfMemoryError::OutOfMemoryError;
+};
 
 // To be called where PyTorch's allocator has run out, on the thread that asked (its out-of-memory observer).
 void allocator_ran_out() noexcept;
