@@ -8,6 +8,7 @@
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
+#include "torchglue/placement/user_rules.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
@@ -376,6 +377,7 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
     });
     return true;
   } catch (const CannotJoin& why) {
+    if (dynamic_cast<const RuleMismatch*>(&why) != nullptr) user_rule_broken(*op_traits(op).rule, call);
     session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
     return false;
   }

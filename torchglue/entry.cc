@@ -6,6 +6,7 @@
 
 #include "runtime/abi.h"
 #include "torchglue/interceptor.h"
+#include "torchglue/placement/user_rules.h"
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/backward.h"
@@ -82,6 +83,12 @@ void in_child() {
   new (&s.current) std::shared_ptr<Region>;
   s.engine_depth = 0;
   s.owner = std::this_thread::get_id();
+  renew_user_rules_lock();
+}
+
+void say_of_rules(const std::string& message) {
+  session().runtime->log(KOILA_LOG_WARN, message.c_str());
+  session().runtime->on_note(message.c_str());
 }
 
 }  // namespace
@@ -117,6 +124,8 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   redirect(redirects[KOILA_TO_DLPACK_VERSIONED], real.to_dlpack_versioned, &to_dlpack_versioned);
   redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
   runtime->set_before_capture(&before_capture);
+  set_user_rules_log(&say_of_rules);
+  runtime->set_rules(&add_user_rule);
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
   intercept_this_thread();

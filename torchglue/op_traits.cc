@@ -2,10 +2,12 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <atomic>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include "torchglue/placement/creation.h"
+#include "torchglue/placement/user_rules.h"
 
 namespace koila {
 
@@ -68,13 +70,37 @@ OpTraits examine(const c10::OperatorHandle& op) {
 
 }  // namespace
 
+namespace {
+
+std::atomic<uint32_t> deregistrations{0};
+
+// An operator that is defined anew (a notebook's cell run again) may lie where the old one lay.
+class Deregistrations : public c10::OpRegistrationListener {
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { deregistrations.fetch_add(1, std::memory_order_release); }
+};
+
+using Cache = ska::flat_hash_map<const void*, std::unique_ptr<OpTraits>>;
+
+}  // namespace
+
 const OpTraits& op_traits(const c10::OperatorHandle& op) {
-  // One small cache per thread: no lock on the way of every operator. Operators are never unregistered in practice; a re-registered one
-  // gets a new schema address.
-  static thread_local auto* cache = new ska::flat_hash_map<const void*, std::unique_ptr<OpTraits>>;
+  // One small cache per thread: no lock on the way of every operator.
+  static thread_local auto* cache = new Cache;
+  static thread_local auto* outdated = new std::vector<Cache>;  // whoever is in the middle of a call goes on with what it has
+  static thread_local uint64_t version = 0;
+  const uint64_t now = (uint64_t{user_rules_version()} << 32) | deregistrations.load(std::memory_order_acquire);
+  if (now != version) {
+    version = now;
+    if (!cache->empty()) outdated->push_back(std::exchange(*cache, {}));
+  }
   const void* key = &op.schema();
   auto it = cache->find(key);
-  if (it == cache->end()) it = cache->emplace(key, std::make_unique<OpTraits>(examine(op))).first;
+  if (it == cache->end()) {
+    static const auto* listening = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Deregistrations>()));
+    (void)listening;
+    it = cache->emplace(key, std::make_unique<OpTraits>(examine(op))).first;
+  }
   return *it->second;
 }
 

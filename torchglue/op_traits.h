@@ -25,7 +25,7 @@ struct OpTraits {
   bool may_view = false;      // a result may share an argument's storage without writing to it
 };
 
-// Stable for the life of the process; any thread.
+// Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.
 const OpTraits& op_traits(const c10::OperatorHandle& op);
 
 // Every tensor in an argument or result list, lists flattened; f(tensor, argument, element), element -1 outside lists.

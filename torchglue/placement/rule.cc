@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torchglue/placement/placement.h"
+#include "torchglue/placement/user_rules.h"
 
 namespace koila {
 
@@ -242,7 +243,7 @@ Verdict ask(const Rule* rule, OpCall& call) {
   return local_with(*rule, call, {shard[0]}) || local_with(*rule, call, {shard[1]}) ? Verdict::kStaged : Verdict::kNo;
 }
 
-const Rule* find_rule(const c10::FunctionSchema& schema) {
+static const Rule* find_built_in_rule(const c10::FunctionSchema& schema) {
   // Named dimensions: no rule can read them.
   if (schema.overload_name().find("name") != std::string::npos || schema.overload_name().find("Dimname") != std::string::npos) return nullptr;
   const std::string& name = schema.name();
@@ -256,8 +257,24 @@ const Rule* find_rule(const c10::FunctionSchema& schema) {
   return nullptr;
 }
 
+const Rule* find_rule(const c10::FunctionSchema& schema) {
+  const Rule* rule = find_built_in_rule(schema);
+  return rule != nullptr ? rule : find_user_rule(schema);
+}
+
+bool has_built_in_rule(const std::string& name, const std::string& overload) {
+  const bool twin = name.ends_with('_') && !name.ends_with("__");
+  for (const std::string& one : {name, twin ? name.substr(0, name.size() - 1) : name}) {
+    if (look_up(one, overload) != nullptr) return true;
+    const auto is_overload = [&](const auto& entry) { return entry.first.starts_with(one + "."); };
+    if (overload.empty() && std::any_of(table().begin(), table().end(), is_overload)) return true;
+  }
+  return false;
+}
+
 bool draws(const Rule* rule, const OpCall& call) {
   if (rule == nullptr || (rule->flags & kRandom) == 0) return false;
+  if ((rule->flags & kDrawsAlways) != 0) return true;
   for (const char* name : {"train", "training"}) {
     if (const int arg = call.find(name); arg >= 0) return call.boolean(arg, true) && call.number(call.find("p"), 1) != 0 && call.number(call.find("dropout"), 1) != 0;
   }

@@ -96,7 +96,7 @@ class OpCall {
   void set_argument(int arg, c10::IValue value);  // replaces a non-tensor argument
   // The argument (a Replicate tensor, or a number) is multiplied by rows / B: how a constant is added to a Partial.
   void weight_by_rows(int arg);
-  // Floating outputs are multiplied by rows / B: a mean of equal shares becomes Partial.
+  // Outputs that can be scaled are multiplied by rows / B: a mean of equal shares becomes Partial.
   void scale_outputs_by_rows() { scale_outputs_by_rows_ = true; }
   // Outputs are divided by the tensor (0-dim) that `f` computes once from the full-batch arguments. The arguments named are made real
   // first; the others may be deferred and must not be read by `f`.
@@ -147,11 +147,29 @@ class OpCall {
 
 // A rule function is asked only when at least one tensor argument is Shard or Partial, and is responsible for every tensor argument:
 // each must be covered by require() or be Replicate on purpose.
-using RuleFn = Verdict (*)(OpCall&);
+class UserOperator;  // user_rules.h
+
+// A function of a table, or what a user wrote of an operator.
+class RuleFn {
+ public:
+  using Function = Verdict (*)(OpCall&);
+  RuleFn(Function function) : function_(function) {}
+  explicit RuleFn(const UserOperator& user) : user_(&user) {}
+
+  Verdict operator()(OpCall& call) const { return user_ == nullptr ? function_(call) : ask_user(call); }
+  const UserOperator* user() const { return user_; }
+
+ private:
+  Verdict ask_user(OpCall& call) const;
+
+  Function function_ = nullptr;
+  const UserOperator* user_ = nullptr;
+};
 
 enum RuleFlags : uint8_t {
   kPlain = 0,
   kRandom = 1,  // draws from a default generator: draws are made per micro-batch and repeated on recomputation
+  kDrawsAlways = 2,  // whatever its arguments are called and say
 };
 
 struct Rule {
@@ -170,8 +188,12 @@ class RegisterRules {
   RegisterRules(std::initializer_list<Rule> rules);
 };
 
-// The rule for an operator, in-place twins and copying twins of views included, or null. Thread-safe after static initialisation.
+// The rule for an operator, in-place twins and copying twins of views included, or null: a table's, else the user's. Thread-safe after static
+// initialisation. Lives as long as the process; where user_rules_version() has changed there may be another one.
 const Rule* find_rule(const c10::FunctionSchema& schema);
+
+// Whether the tables answer for an operator, or for one of its overloads where `overload` is empty.
+bool has_built_in_rule(const std::string& name, const std::string& overload);
 
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
 // rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, or none for several
@@ -179,10 +201,13 @@ const Rule* find_rule(const c10::FunctionSchema& schema);
 // these arguments as Replicate, and names them in whole().
 Verdict ask(const Rule* rule, OpCall& call);
 
+// Whether a part of the rows is worth a fraction of it: no whole number is.
+inline bool can_be_scaled(c10::ScalarType dtype) { return c10::isFloatingType(dtype) || c10::isComplexType(dtype); }
+
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.
 bool draws(const Rule* rule, const OpCall& call);
 
-// Every registered rule, sorted by name.
+// Every rule of the tables, sorted by name.
 std::vector<const Rule*> registered_rules();
 
 }  // namespace koila

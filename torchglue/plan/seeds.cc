@@ -10,6 +10,7 @@
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/placement/user_rules.h"
 
 namespace koila {
 
@@ -33,6 +34,19 @@ int64_t gathered_bytes(const Tape& tape, const Plan& plan, const TapeOp& op, con
     if (plan.placements[ref.value].is_shard() && call.is_whole({ref.arg, ref.element})) bytes += tape.values()[ref.value].bytes();
   }
   return bytes;
+}
+
+// Whether the results that the operator gave are of the sizes that its rule says. Those of the tables are tested; a user may be wrong.
+bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call) {
+  const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    if (op.outputs[i] == kNoTapeValue) continue;
+    const TapeValue& value = tape.values()[op.outputs[i]];
+    const Placement& p = call.outputs()[list ? 0 : i];
+    if (p.is_shard() && (p.dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[p.dim] != p.extent(call.batch()))) return false;
+    if (call.outputs_scaled_by_rows() && !can_be_scaled(value.dtype)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -148,6 +162,10 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       Verdict verdict = ask(traits.rule, call);
+      if (splits(verdict) && traits.rule->fn.user() != nullptr && !came_as_said(tape, op, call)) {
+        user_rule_broken(*traits.rule, call);
+        verdict = Verdict::kNo;
+      }
       const bool drawn = splits(verdict) && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
       if (op.in_place && first != kNoTapeValue) {

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/tls.h"
 
 namespace koila {
@@ -42,7 +43,8 @@ std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::
     }
     op.callBoxed(stack);
     return stack;
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    forget_python_error(error);
     return std::nullopt;
   }
 }

@@ -15,6 +15,7 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
 #include "torchglue/tensor_memory.h"
 
@@ -112,6 +113,7 @@ Instruction Region::instruction_for(const Call& call) {
   if (call.state != nullptr) in.state = *call.state;
   in.in_place = traits.in_place;
   in.random = call.random;
+  in.by_user = traits.rule != nullptr && traits.rule->fn.user() != nullptr;
   if (in.random) in.seed = fresh_seed(device_);
   in.scale_by_rows = call.answer.outputs_scaled_by_rows();
   const auto& asked = call.answer.args();
@@ -260,8 +262,10 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       catch_up();
       results = call_instruction(first_, in);
       break;
-    } catch (const c10::Error& error) {
+    } catch (const std::exception& error) {  // an operator of the program's own may throw anything
+      if (is_python_interrupt(error)) throw;
       if (!is_out_of_memory(error)) {
+        forget_python_error(error);
         if (joined && joined->in_place) drop_first_frame();  // what it wrote must not stay
         throw FailsOnRows();
       }
@@ -330,6 +334,8 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (local.numel() != 0 || alias != nullptr) throw RuleMismatch();
       in.outputs.push_back(kNoValue);  // an output that was not asked for
       return local.detach();
+    } else if (in.scale_by_rows && in.by_user && !can_be_scaled(local.scalar_type())) {
+      throw RuleMismatch();
     }
 
     if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();

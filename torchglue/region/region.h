@@ -89,6 +89,7 @@ struct Instruction {
   OpState state;
   bool in_place = false;          // its first operand is written; outputs[0] is that value
   bool random = false;
+  bool by_user = false;           // a rule of the user's let it join: what comes of it is looked at
   uint64_t seed = 0;              // of its draws
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1

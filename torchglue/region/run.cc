@@ -14,6 +14,7 @@
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
 #include "torchglue/tape/tape.h"
 #include "torchglue/tensor_memory.h"
@@ -24,6 +25,15 @@ namespace {
 
 // `t` with its split dimension seen as [outer, rows, inner]. Always a view.
 at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { return t.unflatten(p.dim, {p.outer, rows, p.inner}); }
+
+// A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
+void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
+  auto sizes = value.sizes;
+  if (value.placement.is_shard()) sizes[value.placement.dim] = value.placement.extent(rows.count());
+  TORCH_CHECK(local.sizes() == at::IntArrayRef(sizes.data(), sizes.size()), "koila: ", in.op.schema().name(), " gave ", local.sizes(), " for ", rows.count(),
+              " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes.data(), sizes.size()),
+              "; correct the rule, or leave it out.");
+}
 
 class Stopwatch {
  public:
@@ -209,14 +219,14 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   if (in.random) {
     // The draws of an operator depend on the rows alone, so that recomputation repeats them.
     const RandomScope random(device_, mix_seed(in.seed, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));
-    in.op.callBoxed(stack);
+    call_kernel([&] { in.op.callBoxed(stack); });
   } else {
-    in.op.callBoxed(stack);
+    call_kernel([&] { in.op.callBoxed(stack); });
   }
   if (in.scale_by_rows || in.denominator >= 0) {
     const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
     for (c10::IValue& result : stack) {
-      if (!result.isTensor() || !result.toTensor().defined() || !result.toTensor().is_floating_point()) continue;
+      if (!result.isTensor() || !result.toTensor().defined() || !can_be_scaled(result.toTensor().scalar_type())) continue;
       at::Tensor scaled = result.toTensor();
       if (in.scale_by_rows) scaled = scaled * weight;
       if (in.denominator >= 0) scaled = scaled / use_local(frame, static_cast<uint32_t>(in.denominator));
@@ -312,6 +322,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     size_t flat = 0;
     const auto store = [&](const at::Tensor& local) {
       const ValueId id = in.outputs[flat++];
+      if (in.by_user && id != kNoValue) check_promise(in, values_[id], local, frame.rows);
       if (id != kNoValue && (schedule == nullptr || schedule->last_value[id] > i)) set_local(frame, id, local);
     };
     for (const c10::IValue& result : results) {
