@@ -38,10 +38,11 @@ def of_kind(found, kind):
 
 
 class Example:
-    """Runs of one script."""
+    """Runs of one script. `environment`: what koila needs for it besides."""
 
-    def __init__(self, name, folder):
+    def __init__(self, name, folder, environment=None):
         self.name, self.folder, self.runs = name, folder, 0
+        self.environment = environment or {}
         _, self.report, self.expected = self.run(koila_environment("track"))
         _, _, self.expected_first = self.run({}, steps=1)
         self.budget = self.report["devices"]["cpu"]["peak_bytes"] // 3
@@ -51,7 +52,7 @@ class Example:
         self.runs += 1
         saved, report = self.folder / f"{self.runs}.pt", self.folder / f"{self.runs}.json"
         if "LD_PRELOAD" in environment:
-            environment = {**environment, "KOILA_REPORT": str(report)}
+            environment = {**self.environment, **environment, "KOILA_REPORT": str(report)}
         command = [sys.executable, str(ROOT / "examples" / f"{self.name}.py"), "--steps", str(steps), "--save", str(saved)]
         process = subprocess.run(command, env=clean_environment(environment), capture_output=True, text=True, timeout=300)
         return (process, json.loads(report.read_text()) if report.exists() else None,
