@@ -199,6 +199,63 @@ def test_example_without_its_rule_runs_the_operator_whole(example):
     assert not example.wrong(saved)
 
 
+# ---- every allocation fails once ---------------------------------------------------------------------------------------------
+
+SWEEP = """
+import ctypes, os, sys
+sys.path.insert(0, sys.argv[1])
+import torch, fused_gelu
+torch.ops.load_library(sys.argv[2])
+koila = ctypes.CDLL(None)
+koila.koila_set_inject.argtypes = [ctypes.c_char_p]
+koila.koila_allocations.restype = ctypes.c_int64
+
+def step(inject):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), fused_gelu.ScaleShiftGelu(32), torch.nn.Linear(32, 32))
+    weight, x = torch.nn.Parameter(torch.ones(32)), torch.randn(24, 16)
+    before = koila.koila_allocations(-1)
+    koila.koila_set_inject(inject)
+    try:
+        loss = torch.ops.tiny.rms_norm(model(x), weight).square().mean()
+        loss.backward()
+        allocated = koila.koila_allocations(-1) - before
+    finally:
+        koila.koila_set_inject(b"")
+    return [loss.detach(), weight.grad, *(p.grad for p in model.parameters())], allocated
+
+def wrong(found):
+    return any((a - b).abs().max() > 1e-5 * max(a.abs().max().item(), 1e-2) for a, b in zip(expected, found))
+
+expected, allocations = step(b"")
+for n in range(1, allocations + 1):
+    child = os.fork()
+    if child == 0:
+        code = 3
+        try:
+            code = 1 if wrong(step(b"nth:%d" % n)[0]) or wrong(step(b"")[0]) else 0
+        except torch.OutOfMemoryError as error:
+            print(n, error)
+            code = 2
+        finally:
+            os._exit(code)
+    print(n, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_each_allocation_may_fail():
+    """Within kernels and gradients in Python and in C++ as well: one failure is rescued, to the same numbers, and so is the step after."""
+    library = ROOT / "build" / "examples" / "custom_op" / "rms_norm.so"
+    if not library.exists():
+        pytest.skip("build/examples/custom_op/rms_norm.so is not built (scripts/setup --tests)")
+    folder = ROOT / "examples" / "custom_op"
+    environment = koila_environment("rescue", KOILA_RULES=str(folder / "fused_gelu.rules"), KOILA_LOG="off")
+    process = subprocess.run([sys.executable, "-c", SWEEP, str(folder), str(library)], env=clean_environment(environment), capture_output=True, text=True, timeout=300)
+    lines = process.stdout.splitlines()
+    assert process.returncode == 0 and len(lines) > 40, process.stderr[-3000:]
+    assert not [line for line in lines if not line.endswith(" 0")], lines
+
+
 # ---- files that are no rules -------------------------------------------------------------------------------------------------
 
 def put(path, content):

@@ -122,7 +122,11 @@ bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
   return node != nullptr && differentiable_ && node->sequence_nr() >= first_node_ && node->name() != kRegionNode;
 }
 
-bool Tape::may_have_made(const torch::autograd::Node& node) const { return hangs_on_tape(&node) && is_builtin(node); }
+bool Tape::may_have_made(const torch::autograd::Node& node) const {
+  if (!hangs_on_tape(&node)) return false;
+  const auto after = std::upper_bound(own_nodes_.begin(), own_nodes_.end(), node.sequence_nr(), [](uint64_t number, const auto& made) { return number < made.second; });
+  return is_builtin(node) || (after != own_nodes_.end() && after->first <= node.sequence_nr());
+}
 
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
@@ -415,11 +419,16 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
 void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   if (!record_) return;
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
-  bool differentiable = false;
+  bool differentiable = false, own_node = false;
+  const auto look_at = [&](const at::Tensor& t) {
+    const torch::autograd::Node* node = node_of(t);
+    differentiable |= node != nullptr;
+    own_node |= node != nullptr && !is_builtin(*node) && node->sequence_nr() >= sequence_before_;
+  };
   for (const c10::IValue& v : results) {
     if (v.isTensor()) {
       if (v.toTensor().defined()) {
-        differentiable |= node_of(v.toTensor()) != nullptr;
+        look_at(v.toTensor());
         add_output(v.toTensor(), arguments);
       } else {
         pending_->outputs.push_back(kNoTapeValue);
@@ -427,7 +436,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     } else if (v.isList()) {
       for (const c10::IValue& element : v.toListRef()) {
         if (element.isTensor() && element.toTensor().defined()) {
-          differentiable |= node_of(element.toTensor()) != nullptr;
+          look_at(element.toTensor());
           add_output(element.toTensor(), arguments);
         } else {
           pending_->outputs.push_back(kNoTapeValue);
@@ -441,6 +450,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
       differentiable_ = true;
       first_node_ = sequence_before_;
     }
+    if (own_node) own_nodes_.emplace_back(sequence_before_, at::sequence_number::peek());
     ops_.push_back(std::move(*pending_));
   }
   pending_.reset();
@@ -488,6 +498,7 @@ void Tape::cut() {
   held_for_origins_ = 0;
   effects_under_hooks_ = false;
   capture_hangs_on_tape_ = false;
+  own_nodes_.clear();
   collect_at_ = kCollectAtLeast;
 }
 

@@ -193,6 +193,9 @@ class Tape {
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on
   uint64_t sequence_before_ = 0;   // at begin()
+  // Sequence numbers, first and behind the last, of what operators made whose nodes are not PyTorch's own: those of the program's, with a
+  // gradient in Python or in a C++ Function. In order.
+  std::vector<std::pair<uint64_t, uint64_t>> own_nodes_;
 };
 
 // The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
