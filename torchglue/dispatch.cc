@@ -38,6 +38,7 @@ struct Question {
   OpCall call;
   std::vector<SplitArgument> split;
   at::Tensor opaque;     // computed in a region, and then given a graph from outside
+  at::Tensor mask;       // that the answer depends on, and that has no value yet
   at::Tensor must_read;  // shares a deferred storage in a way that no region knows: it has to be materialised
 };
 
@@ -53,7 +54,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
   DeferredRegistry& registry = deferred_registry();
   const OpTraits& traits = op_traits(op);
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
-  Question q{OpCall(op.schema(), 0), {}, {}, {}};
+  Question q{OpCall(op.schema(), 0), {}, {}, {}, {}};
   q.call.args().resize(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     OpCall::Arg& arg = q.call.args()[i];
@@ -304,8 +305,19 @@ bool materialise_split(const Question& q, bool but_for_the_step_within) {
 }
 
 // The question again, for the region's batch: marks of other batches are real tensors like any other.
-OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q) {
+OpCall call_for(const Region& region, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, Question& q) {
   OpCall call(op.schema(), region.batch());
+  call.set_counter([&q, arguments, batch = region.batch()](OpCall::ArgRef ref, int64_t) {
+    const c10::IValue& argument = arguments[ref.arg];
+    const at::Tensor mask = ref.element < 0 ? argument.toTensor() : argument.toListRef()[ref.element].toTensor();
+    for (const SplitArgument& a : q.split) {
+      if (a.region != nullptr && a.tensor.is_same(mask)) {  // its value is needed
+        q.mask = a.tensor;
+        return std::shared_ptr<const Ragged>();
+      }
+    }
+    return session().masks.rows_under(mask, batch);
+  });
   call.args() = std::move(q.call.args());
   for (OpCall::Arg& arg : call.args()) {
     for (TensorSpec& t : arg.tensors) {
@@ -404,9 +416,13 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const auto region = choose_region(q);
     if (!region) continue;
 
-    OpCall call = call_for(*region, op, q);
+    OpCall call = call_for(*region, op, arguments, q);
     if (call.first_split() == nullptr) return false;
     Verdict verdict = ask(traits.rule, call);
+    if (q.mask.defined() && !q.mask.requires_grad()) {
+      materialise_tensor(q.mask);
+      continue;
+    }
     if (under_foreign_hooks || round >= kRoundsAtMost) verdict = Verdict::kNo;
     trace(op, verdict, q, *region);
     if (splits(verdict) && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;

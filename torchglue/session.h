@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/abi.h"
+#include "torchglue/placement/masks.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/plan/signatures.h"
 #include "torchglue/region/region.h"
@@ -50,6 +51,7 @@ struct Session {
   std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within
   Marks marks;
   Signatures signatures;
+  Masks masks;
   Pressure pressure;
   ska::flat_hash_set<size_t> verified;  // calls whose rules stood the test of KOILA_VERIFY
   std::vector<std::string> run_whole;  // operators that ran at full batch, for who asks: see api/by_hand.cc

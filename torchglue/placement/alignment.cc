@@ -16,7 +16,7 @@ std::optional<Placement> align_stacks(OpCall& call, const c10::SmallVector<Stack
     if (!t.placement.is_shard()) continue;
     const int64_t here = t.dim() - trailing - t.placement.dim;
     if (here <= 0) return std::nullopt;
-    if (batch && (here != from_right || batch->outer != t.placement.outer || batch->inner != t.placement.inner)) return std::nullopt;
+    if (batch && (here != from_right || !batch->splits_like(t.placement))) return std::nullopt;
     batch = t.placement;
     from_right = here;
   }

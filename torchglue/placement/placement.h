@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace koila {
 
@@ -12,7 +15,12 @@ namespace koila {
 //   Shard(dim, outer, inner)  dimension `dim` has outer * B * inner entries, row-major: seen as [outer, B, inner], the micro-batch owns
 //                             [:, b:e, :]. `inner` is what was merged in behind the batch, `outer` what was merged in before it:
 //                             [B*T, V] is Shard(0, 1, T); [T*B, V] is Shard(0, T, 1).
+//   Shard(dim, ragged)        row r of the batch owns entries [first[r], first[r + 1]) of `dim`: what a mask over the rows has picked.
 //   Partial                   the full value is the sum of the micro-batches' values.
+struct Ragged {
+  std::vector<int64_t> first;  // of each row, and the end of the last: B + 1 numbers
+};
+
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
 
@@ -20,22 +28,27 @@ struct Placement {
   int32_t dim = 0;     // Shard only; never negative
   int64_t outer = 1;   // Shard only
   int64_t inner = 1;   // Shard only
+  std::shared_ptr<const Ragged> ragged;  // Shard only; null: every row has as many entries
 
   static Placement replicate() { return {}; }
   static Placement shard(int64_t dim, int64_t outer = 1, int64_t inner = 1) {
-    return {Kind::kShard, static_cast<int32_t>(dim), outer, inner};
+    return {Kind::kShard, static_cast<int32_t>(dim), outer, inner, nullptr};
   }
-  static Placement partial() { return {Kind::kPartial, 0, 1, 1}; }
+  static Placement shard(int64_t dim, std::shared_ptr<const Ragged> ragged) { return {Kind::kShard, static_cast<int32_t>(dim), 1, 1, std::move(ragged)}; }
+  static Placement partial() { return {Kind::kPartial, 0, 1, 1, nullptr}; }
 
   bool is_replicate() const { return kind == Kind::kReplicate; }
   bool is_shard() const { return kind == Kind::kShard; }
   bool is_partial() const { return kind == Kind::kPartial; }
 
-  // Entries of `dim` that `rows` rows of the batch stand for.
-  int64_t extent(int64_t rows) const { return outer * rows * inner; }
+  // Entries of `dim` that rows [begin, end) of the batch stand for, and all `batch` rows.
+  int64_t extent(int64_t begin, int64_t end) const { return ragged ? ragged->first[end] - ragged->first[begin] : outer * (end - begin) * inner; }
+  int64_t extent(int64_t batch) const { return ragged ? ragged->first.back() : outer * batch * inner; }
 
   // The same split of another dimension (a transpose, a squeeze before it).
-  Placement at(int64_t new_dim) const { return shard(new_dim, outer, inner); }
+  Placement at(int64_t new_dim) const { return {kind, static_cast<int32_t>(new_dim), outer, inner, ragged}; }
+  // Whether entries along the dimensions belong to the same rows.
+  bool splits_like(const Placement& other) const { return outer == other.outer && inner == other.inner && ragged == other.ragged; }
 
   friend bool operator==(const Placement&, const Placement&) = default;
 };

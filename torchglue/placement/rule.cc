@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +23,7 @@ std::string to_string(const Placement& p) {
       break;
   }
   std::string text = "Shard(" + std::to_string(p.dim);
+  if (p.ragged) return text + ", ragged)";
   if (p.outer != 1 || p.inner != 1) text += ", outer=" + std::to_string(p.outer) + ", inner=" + std::to_string(p.inner);
   return text + ")";
 }
@@ -144,6 +146,8 @@ bool OpCall::require(ArgRef ref, const Placement& wanted) {
   return true;
 }
 
+std::shared_ptr<const Ragged> OpCall::rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ ? counter_(mask, picked_dim) : nullptr; }
+
 void OpCall::scale_literal(int arg, int element, int64_t factor) { literals_.push_back({arg, element, factor}); }
 
 void OpCall::set_argument(int arg, c10::IValue value) { replaced_.emplace_back(arg, std::move(value)); }
@@ -176,6 +180,17 @@ void OpCall::clear_answer() {
   whole_.clear();
   scale_outputs_by_rows_ = false;
 }
+
+namespace {
+
+std::set<RuleFn::Function>& ragged_functions() {
+  static auto* functions = new std::set<RuleFn::Function>;
+  return *functions;
+}
+
+}  // namespace
+
+RegisterRagged::RegisterRagged(std::initializer_list<RuleFn::Function> functions) { ragged_functions().insert(functions); }
 
 RegisterRules::RegisterRules(std::initializer_list<Rule> rules) {
   for (const Rule& rule : rules) table().emplace(rule.name, rule);
@@ -219,12 +234,25 @@ bool local_with(const Rule& rule, OpCall& call, const std::vector<OpCall::ArgRef
   return false;
 }
 
+bool any_ragged(const OpCall& call) {
+  for (const OpCall::Arg& arg : call.args()) {
+    for (const TensorSpec& t : arg.tensors) {
+      if (t.placement.ragged) return true;
+    }
+  }
+  return false;
+}
+
 int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t.sizes.end(), int64_t{1}, std::multiplies<>()); }
 
 }  // namespace
 
 Verdict ask(const Rule* rule, OpCall& call) {
   if (rule == nullptr || !on_one_device(call)) return Verdict::kNo;
+  if (any_ragged(call)) {
+    const bool answers = rule->fn.user() == nullptr && ragged_functions().count(rule->fn.function()) > 0;
+    return answers && rule->fn(call) == Verdict::kLocal ? Verdict::kLocal : Verdict::kNo;
+  }
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
   std::vector<OpCall::ArgRef> partial, shard;
   for (size_t i = 0; i < call.args().size(); ++i) {

@@ -84,6 +84,11 @@ class OpCall {
   double number(int arg, double otherwise = 0) const;
   bool boolean(int arg, bool otherwise = false) const;
   std::optional<std::vector<int64_t>> integers(int arg) const;  // int[], SymInt[], int? -> nullopt when None
+  // The entries of each row that a mask picks, its first dimension being the batch's; `picked_dim` is their dimension in the result. Null where the
+  // mask's value is not known.
+  std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const;
+  using Counter = std::function<std::shared_ptr<const Ragged>(ArgRef mask, int64_t picked_dim)>;
+  void set_counter(Counter counter) { counter_ = std::move(counter); }
   // The first sharded or partial tensor argument, in schema order; null when there is none.
   const TensorSpec* first_split() const;
 
@@ -130,6 +135,8 @@ class OpCall {
  private:
   TensorSpec* find_tensor(ArgRef arg);
 
+  Counter counter_;
+
   const c10::FunctionSchema* schema_;
   int64_t batch_;
   std::vector<Arg> args_;
@@ -158,6 +165,7 @@ class RuleFn {
 
   Verdict operator()(OpCall& call) const { return user_ == nullptr ? function_(call) : ask_user(call); }
   const UserOperator* user() const { return user_; }
+  Function function() const { return function_; }
 
  private:
   Verdict ask_user(OpCall& call) const;
@@ -186,6 +194,12 @@ struct Rule {
 class RegisterRules {
  public:
   RegisterRules(std::initializer_list<Rule> rules);
+};
+
+// Rule functions that are right for ragged placements as well: they ask nothing of sizes along the batch but what require() does.
+class RegisterRagged {
+ public:
+  RegisterRagged(std::initializer_list<RuleFn::Function> functions);
 };
 
 // The rule for an operator, in-place twins and copying twins of views included, or null: a table's, else the user's. Thread-safe after static

@@ -328,7 +328,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     // Its shape at the full batch.
     std::vector<int64_t> sizes = local.sizes().vec();
     if (placement.is_shard()) {
-      if (placement.dim >= local.dim() || sizes[placement.dim] != placement.extent(first_.rows.count())) throw RuleMismatch();
+      if (placement.dim >= local.dim() || sizes[placement.dim] != placement.extent(first_.rows.begin, first_.rows.end)) throw RuleMismatch();
       sizes[placement.dim] = placement.extent(batch_);
     } else if (placement.is_replicate()) {
       if (local.numel() != 0 || alias != nullptr) throw RuleMismatch();

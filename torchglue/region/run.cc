@@ -29,7 +29,7 @@ at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { ret
 // A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
 void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
   auto sizes = value.sizes;
-  if (value.placement.is_shard()) sizes[value.placement.dim] = value.placement.extent(rows.count());
+  if (value.placement.is_shard()) sizes[value.placement.dim] = value.placement.extent(rows.begin, rows.end);
   TORCH_CHECK(local.sizes() == at::IntArrayRef(sizes.data(), sizes.size()), "koila: ", in.op.schema().name(), " gave ", local.sizes(), " for ", rows.count(),
               " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes.data(), sizes.size()),
               "; correct the rule, or leave it out.");
@@ -48,12 +48,15 @@ class Stopwatch {
 }  // namespace
 
 at::Tensor slice_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows) {
+  if (p.ragged) return full.narrow(p.dim, p.ragged->first[rows.begin], p.extent(rows.begin, rows.end));
   if (p.outer == 1) return full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner);
   return unmerged(full, p, batch).narrow(p.dim + 1, rows.begin, rows.count()).flatten(p.dim, p.dim + 2);
 }
 
 void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows, const at::Tensor& part) {
-  if (p.outer == 1) {
+  if (p.ragged) {
+    slice_rows(full, p, batch, rows).copy_(part);
+  } else if (p.outer == 1) {
     full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner).copy_(part);
   } else {
     unmerged(full, p, batch).narrow(p.dim + 1, rows.begin, rows.count()).copy_(unmerged(part, p, rows.count()));

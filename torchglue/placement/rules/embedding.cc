@@ -13,6 +13,8 @@ const RegisterRules kTable{
     {"aten::one_hot", one_hot},
 };
 
+const RegisterRagged kRagged{embedding, one_hot};
+
 Verdict embedding(OpCall& call) {
   const Placement p = call.tensor(1).placement;
   if (!p.is_shard() || !others_replicate(call, {1})) return Verdict::kNo;

@@ -14,6 +14,7 @@ Verdict index_select(OpCall&);   // (self, dim, index [n])
 Verdict index_write(OpCall&);    // (self, dim, index [n], source or value)
 Verdict index(OpCall&);          // (self, indices): self[i, :, j]
 Verdict index_put(OpCall&);      // (self, indices, values)
+Verdict masked_select(OpCall&);  // (self, mask)
 Verdict select_write(OpCall&);   // (self, src, dim, index)
 Verdict slice_write(OpCall&);    // (self, src, dim, start, end, step)
 Verdict diagonal_write(OpCall&); // (self, src, offset, dim1, dim2)
@@ -34,6 +35,7 @@ const RegisterRules kTable{
     {"aten::index_reduce", index_write},
     {"aten::index_select", index_select},
     {"aten::isin.Tensor_Tensor", member},
+    {"aten::masked_select", masked_select},
     {"aten::scatter", scatter},
     {"aten::scatter_add", scatter},
     {"aten::scatter_reduce", scatter},
@@ -43,6 +45,8 @@ const RegisterRules kTable{
     {"aten::take", take},
     {"aten::take_along_dim", take_along},
 };
+
+const RegisterRagged kRagged{gather, index, index_select};
 
 // gather(self, dim, index): out[i][j] = self[i][index[i][j]] for dim = 1.
 Verdict gather(OpCall& call) {
@@ -155,6 +159,28 @@ std::optional<Picked> picked(const TensorSpec& self, const std::vector<TensorSpe
   return result;
 }
 
+// self[mask], the mask's first dimension being the batch's: each row gives as many entries as its part of the mask picks.
+Verdict pick_masked(OpCall& call, const Picked& plan) {
+  const TensorSpec& self = call.tensor(0);
+  const auto& indices = call.list(1);
+  const auto masks = std::count_if(indices.begin(), indices.end(), [](const TensorSpec& index) { return index.defined; });
+  const auto first = std::find(plan.indexed.begin(), plan.indexed.end(), true) - plan.indexed.begin();
+  if (masks != 1 || first != self.placement.dim || self.placement.outer != 1 || self.placement.ragged) return Verdict::kNo;
+  const OpCall::ArgRef mask{1, static_cast<int>(first)};
+  if (!call.require(mask, self.placement.at(0))) return Verdict::kNo;
+  auto rows = call.rows_under(mask, plan.place);
+  return rows ? local(call, Placement::shard(plan.place, std::move(rows))) : Verdict::kNo;
+}
+
+Verdict masked_select(OpCall& call) {
+  const TensorSpec &self = call.tensor(0), &mask = call.tensor(1);
+  if (self.sizes != mask.sizes || self.dim() == 0) return Verdict::kNo;
+  const Placement p = call.first_split()->placement;
+  if (!p.is_shard() || p.dim != 0 || p.outer != 1 || p.ragged || !call.require({0}, p) || !call.require({1}, p)) return Verdict::kNo;
+  auto rows = call.rows_under({1}, 0);
+  return rows ? local(call, Placement::shard(0, std::move(rows))) : Verdict::kNo;
+}
+
 Verdict index(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   const auto plan = picked(self, call.list(1));
@@ -163,8 +189,9 @@ Verdict index(OpCall& call) {
   if (others_replicate(call, {0})) {
     if (self.placement.is_partial()) return local(call, Placement::partial());
     const int64_t dim = self.placement.dim;
-    return plan->indexed[dim] ? Verdict::kNo : local(call, self.placement.at(plan->kept(dim)));
+    if (!plan->indexed[dim]) return local(call, self.placement.at(plan->kept(dim)));
   }
+  if (self.placement.is_shard() && plan->has_mask) return pick_masked(call, *plan);
   // A table that is not split, looked up by indices that are. How many entries a mask picks depends on its values.
   if (!self.placement.is_replicate() || plan->has_mask) return Verdict::kNo;
   auto out = align(call, indices);

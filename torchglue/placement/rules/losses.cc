@@ -5,6 +5,7 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/masked_select.h>
 #include <ATen/ops/ne.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
@@ -53,12 +54,15 @@ const RegisterRules kTable{
     {"aten::pairwise_distance", vector_distance},
 };
 
+const RegisterRagged kRagged{class_loss, pointwise_loss};
+
 // A reduction whose terms come in equal number from every row: the mean of a micro-batch is its share, times rows / B.
 Verdict reduced(OpCall& call, const Placement& unreduced) {
   switch (call.integer(call.find("reduction"), at::Reduction::Mean)) {
     case at::Reduction::None:
       return local(call, unreduced);
     case at::Reduction::Mean:
+      if (unreduced.ragged) return Verdict::kNo;
       call.scale_outputs_by_rows();
       return local(call, Placement::partial());
     case at::Reduction::Sum:
@@ -71,7 +75,14 @@ Verdict pointwise_loss(OpCall& call) {
   // Broadcast, some of these losses divide their gradient by the wrong number of entries. The functions of torch.nn.functional expand first.
   if (call.tensor(0).sizes != call.tensor(1).sizes) return Verdict::kNo;
   auto out = align(call, defined_operands(call));
-  return out ? reduced(call, *out) : Verdict::kNo;
+  if (!out) return Verdict::kNo;
+  const int reduction = call.find("reduction");
+  if (!out->ragged || call.integer(reduction, at::Reduction::Mean) != at::Reduction::Mean) return reduced(call, *out);
+  double entries = 1;
+  for (int64_t size : call.tensor(0).sizes) entries *= static_cast<double>(size);
+  call.set_argument(reduction, static_cast<int64_t>(at::Reduction::Sum));
+  call.divide_outputs_by({}, [entries](const std::vector<c10::IValue>&) { return at::scalar_tensor(entries, at::kDouble); });
+  return local(call, Placement::partial());
 }
 
 Verdict row_loss(OpCall& call) {

@@ -43,6 +43,8 @@ const RegisterRules kTable{
     {"aten::vdot", dot},
 };
 
+const RegisterRagged kRagged{addmm, bmm, linear, matmul, mm, mv};
+
 Verdict product(OpCall& call, const char* a, const char* b, const char* out) {
   auto placement = contract(call, {{{0}, labels(a)}, {{1}, labels(b)}}, labels(out));
   return placement ? local(call, *placement) : Verdict::kNo;

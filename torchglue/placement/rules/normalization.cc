@@ -19,6 +19,8 @@ const RegisterRules kTable{
     {"koila::normalise", normalise},
 };
 
+const RegisterRagged kRagged{trailing};
+
 bool only_input_is_shard(const OpCall& call) { return call.tensor(0).placement.is_shard() && others_replicate(call, {0}); }
 
 Verdict trailing(OpCall& call) {

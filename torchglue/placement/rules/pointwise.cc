@@ -221,6 +221,8 @@ const RegisterRules kTable{
     {"aten::prelu", channelwise},
 };
 
+const RegisterRagged kRagged{pointwise, linear_unary, cast, product, quotient, sum_of_two};
+
 Verdict pointwise(OpCall& call) {
   auto out = align(call, defined_operands(call));
   return out ? local(call, *out) : Verdict::kNo;

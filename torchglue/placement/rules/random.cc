@@ -36,6 +36,8 @@ const RegisterRules kTable{
     {"aten::uniform", noise, kRandom},
 };
 
+const RegisterRagged kRagged{draw};
+
 bool fills_self(const OpCall& call) { return call.schema().name().back() == '_'; }
 
 // A bound that is a tensor is a value, and is read.

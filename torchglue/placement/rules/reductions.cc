@@ -1,5 +1,7 @@
 // Reductions and what else works along one dimension. Over the batch only sums split (to Partial), and means, which are sums; variances
 // need every row first.
+#include <ATen/ops/scalar_tensor.h>
+
 #include <algorithm>
 
 #include "torchglue/placement/alignment.h"
@@ -71,6 +73,8 @@ const RegisterRules kTable{
     {"aten::topk", along},
 };
 
+const RegisterRagged kRagged{along, count, extreme, mean, reduce, softmax, staged, sum, sum_along};
+
 bool contains(const std::vector<int64_t>& dims, int64_t dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
 
 // Where the batch is once `dims`, which do not hold it, are reduced.
@@ -125,12 +129,24 @@ Verdict count(OpCall& call) {
   return local(call, contains(*dims, p.dim) ? Placement::partial() : after_reduction(call, p, *dims));
 }
 
+// Rows have unequal shares in it: the sum, divided by all entries.
+void divide_by_entries(OpCall& call, const TensorSpec& self, const std::vector<int64_t>& dims) {
+  double entries = 1;
+  for (int64_t dim : dims) entries *= static_cast<double>(self.sizes[dim]);
+  call.run_instead("aten::sum", call.find("dim") < 0 ? "" : "dim_IntList", {});
+  call.divide_outputs_by({}, [entries](const std::vector<c10::IValue>&) { return at::scalar_tensor(entries, at::kDouble); });
+}
+
 Verdict mean(OpCall& call) {
   if (linear_in_first(call)) return result_is_linear(call) ? local(call, Placement::partial()) : Verdict::kNo;
   auto dims = dims_of_shard(call);
   if (!dims) return Verdict::kNo;
   const Placement p = call.tensor(0).placement;
   if (!contains(*dims, p.dim)) return local(call, after_reduction(call, p, *dims));
+  if (p.ragged) {
+    divide_by_entries(call, call.tensor(0), *dims);
+    return local(call, Placement::partial());
+  }
   call.scale_outputs_by_rows();
   return local(call, Placement::partial());
 }

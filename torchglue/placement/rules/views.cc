@@ -122,6 +122,8 @@ const RegisterRules kTable{
     {"aten::tile", repeat},
 };
 
+const RegisterRagged kRagged{permute, reshape, reverse_dims, select, transpose, unsqueeze};
+
 // What all these rules begin with: nothing to do for a Partial; otherwise only the first argument may be split.
 enum class Begin { kPartial, kShard, kRefuse };
 
@@ -161,6 +163,13 @@ Verdict reshape(OpCall& call) {
     auto size = call.integers(1);
     auto resolved = size ? resolve_size(*size, numel(self)) : std::nullopt;
     if (!resolved) return std::nullopt;
+    if (self.placement.ragged) {  // only what leaves the first dimension alone
+      if (self.placement.dim != 0 || resolved->empty() || (*resolved)[0] != self.sizes[0]) return std::nullopt;
+      (*resolved)[0] = -1;
+      if (std::find(resolved->begin(), resolved->end(), 0) != resolved->end()) return std::nullopt;
+      call.set_argument(1, *resolved);
+      return self.placement;
+    }
     auto out = reshape_placement(self.sizes, self.placement, call.batch(), *resolved);
     if (out) rewrite_size(call, 1, *size, out->dim, *out);
     return out;
