@@ -57,6 +57,7 @@ def families(*modules):
     import coupled  # noqa: F401
     import models  # noqa: F401
     import reads  # noqa: F401
+    import real_models  # noqa: F401
     import refused  # noqa: F401
     import stages  # noqa: F401
     import styles  # noqa: F401

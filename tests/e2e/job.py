@@ -11,6 +11,8 @@ The answer: {"signal": n, "exit": n, "timeout": bool}; the child's result is pic
 import contextlib
 import ctypes
 import faulthandler
+import functools
+import importlib
 import json
 import os
 import pickle
@@ -26,6 +28,7 @@ import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it
 import coupled  # noqa: F401  (each of these registers its families)
 import models  # noqa: F401
 import reads  # noqa: F401
+import real_models  # noqa: F401
 import refused  # noqa: F401
 import stages  # noqa: F401
 import styles  # noqa: F401
@@ -238,9 +241,20 @@ def wait(pid, seconds):
         pause = min(pause * 1.5, 0.02)
 
 
+@functools.cache
+def prepare(family):
+    """Imports what a family needs, for this run and those to come."""
+    for name in FAMILIES[family].imports:
+        module, _, function = name.partition(":")
+        imported = importlib.import_module(module)
+        if function:
+            getattr(imported, function)()
+
+
 def serve():
     for line in sys.stdin:
         request = json.loads(line)
+        prepare(request["case"]["family"])
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:

@@ -34,6 +34,8 @@ class Task:
     # False where permuting the rows changes the result (order or position of a row has a meaning).
     symmetric = True
     learning_rate = {"sgd": 0.05, "adamw": 1e-3}
+    # What to import once, before the process forks for a run: "module" or "module:function to call".
+    imports = ()
 
     def model(self):
         raise NotImplementedError
