@@ -38,6 +38,7 @@ def main():
 
     if args.child:
         import job
+        job.prepare(args.family)
         with open(args.child, "wb") as file:
             pickle.dump(job.run(dataclasses.asdict(case), args.budget, args.inject, args.child), file)
         return
