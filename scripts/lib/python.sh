@@ -4,6 +4,8 @@
 # build is enough, and on a machine with a GPU the system's python3 is taken when it has a torch).
 
 torch_requirement='torch==2.13.0'
+# Of these only what they bring of their own: each release of torchvision asks for one of torch, in another build than the one that is there.
+without_dependencies='timm>=1 torchvision'
 
 has_torch() { "$1" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null; }
 
@@ -25,10 +27,24 @@ users_python() {
   fi
 }
 
+# torchvision 0.28 goes with torch 2.13, 0.26 with 2.11; one that is there already stays.
+install_without_dependencies() {
+  local names
+  names=$("$python" - $without_dependencies <<'PYTHON'
+import importlib.metadata, importlib.util, sys
+minor = int(importlib.metadata.version("torch").split(".")[1])
+names = [name for name in sys.argv[1:] if importlib.util.find_spec(name.split(">")[0]) is None]
+print(*[f"torchvision==0.{minor + 15}.*" if name == "torchvision" else name for name in names])
+PYTHON
+  ) || return
+  # shellcheck disable=SC2086
+  [[ -z $names ]] || quietly "$python" -m pip install --no-deps $names
+}
+
 setup_python() {
   local user stamp
   user=$(users_python)
-  stamp="$user $torch_requirement $(cat tests/requirements.txt)"
+  stamp="$user $torch_requirement $without_dependencies $(cat tests/requirements.txt)"
   if [[ -e .venv/.koila-stamp && $(cat .venv/.koila-stamp) == "$stamp" ]]; then return; fi
 
   if [[ -n $user ]]; then
@@ -44,5 +60,6 @@ setup_python() {
     quietly "$python" -m pip install "$torch_requirement" numpy
   fi
   quietly "$python" -m pip install 'meson>=1.1' -r tests/requirements.txt
+  install_without_dependencies || say "no torchvision or timm for this torch: tests of models that need them are skipped"
   printf '%s' "$stamp" >.venv/.koila-stamp
 }

@@ -6,10 +6,12 @@ import harness
 
 
 def sampled(item, number):
-    """Every family and every test function stays; of the plain run's own checks, every sixth."""
+    """Every family and every test function stays; of the plain run's own checks, every sixth; of the trainers, one way to accumulate each."""
     name = item.name
     if "test_exact_microbatch" in item.nodeid and name.startswith("test_micro_batch["):
         return name.endswith(("-3-adamw]", "-1-sgd]"))
+    if "test_trainers" in item.nodeid:
+        return name.endswith(("[hugging_face-2]", "[by_lightning-1]"))
     if "test_harness" in item.nodeid and name.startswith("test_order_of_rows"):
         return number % 6 == 0
     return True

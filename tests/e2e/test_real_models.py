@@ -5,6 +5,7 @@ in what they return in float32 or, where they do so within the model, in all of 
 """
 
 import dataclasses
+import importlib.util
 
 import pytest
 
@@ -12,6 +13,9 @@ from budgets import budget_of, refused_run, split_share
 from harness import Case, assert_equal, assert_exact_or_untouched, differences, families, plain, run, worst
 
 FAMILIES = families("real_models")
+NEEDED = ("transformers", "timm", "torchvision")
+MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
 # Models whose activations are not split for the greater part: what has no rule yet. Exact all the same.
 WHOLE = {
     "hf_mixtral": "what an expert computes is written to by index_add_, for rows that depend on the data",
