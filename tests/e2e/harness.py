@@ -48,6 +48,8 @@ class Case:
 
     @property
     def tolerance(self):
+        if self.dtype == "float64" and self.task.tolerance_in_double:
+            return self.task.tolerance_in_double
         return self.task.tolerance * (1e-6 if self.dtype == "float64" and self.task.tolerance <= 1e-5 else 1)
 
 

@@ -217,8 +217,10 @@ class HfWhisper(HuggingFace):
 
 @family
 class HfMixtral(CausalLanguageModel):
-    """Each token goes to two of four experts: how many an expert gets depends on the data; their load is balanced over the batch."""
+    """Each token goes to two of four experts: how many an expert gets depends on the data; their load is balanced over the batch. What chooses
+    them is in single precision."""
 
+    tolerance_in_double = 1e-6
     config_class, model_class = "mixtral.MixtralConfig", "mixtral.MixtralForCausalLM"
     config = HfLlama.config | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1,
                                    experts_implementation="eager")
@@ -237,7 +239,7 @@ class HfMixtralGrouped(HfMixtral):
 class HfMamba(CausalLanguageModel):
     """The library's own state space model, as it runs without its kernels, its scan in single precision."""
 
-    tolerance = 3e-5
+    tolerance_in_double = 1e-6
     config_class, model_class = "mamba.MambaConfig", "mamba.MambaForCausalLM"
     config = dict(vocab_size=50, hidden_size=16, state_size=4, num_hidden_layers=2, conv_kernel=4, expand=2)
     names = "input_ids", "labels"

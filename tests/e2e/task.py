@@ -27,6 +27,7 @@ class Task:
     held_per_row = 0
     steps = 5
     tolerance = 1e-5
+    tolerance_in_double = None  # where it is not a millionth of the one above: a library turns to single precision within
     # True: koila has to rescue it. False: it may as well hand on the plain error, with the plain state.
     splits = True
     # False: what the step was made from is gone when its backward pass runs out.
