@@ -67,6 +67,8 @@ def families(*modules):
     return {name: task for name, task in FAMILIES.items() if not modules or task.__module__ in modules}
 
 
+# The modules of families that need torch and no other library.
+OF_TORCH = ("models", "styles", "coupled", "reads", "refused", "stages")
 # What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
 OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
 

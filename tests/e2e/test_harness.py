@@ -6,7 +6,7 @@ import dataclasses
 import numpy
 import pytest
 
-from harness import Case, assert_equal, assert_exact_or_untouched, differences, families, plain, run, tracked
+from harness import OF_TORCH, Case, assert_equal, assert_exact_or_untouched, differences, families, plain, run, tracked
 
 
 def test_same_run_twice_is_equal_to_the_bit():
@@ -14,7 +14,7 @@ def test_same_run_twice_is_equal_to_the_bit():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("family", [name for name, task in families().items() if task.symmetric])
+@pytest.mark.parametrize("family", [name for name, task in families(*OF_TORCH).items() if task.symmetric])
 def test_order_of_rows_is_within_the_tolerance(family, optimizer):
     """The rows of every batch in another order: the same numbers up to rounding. So the tolerance is above plain's own noise."""
     case = Case(family, optimizer)
@@ -22,7 +22,7 @@ def test_order_of_rows_is_within_the_tolerance(family, optimizer):
 
 
 @pytest.mark.parametrize("dtype", ["float64"])
-@pytest.mark.parametrize("family", [name for name, task in families().items() if task.symmetric])
+@pytest.mark.parametrize("family", [name for name, task in families(*OF_TORCH).items() if task.symmetric])
 def test_order_of_rows_in_double(family, dtype):
     case = Case(family, "adamw", dtype=dtype)
     assert_equal(plain(case), run(Case(family, "adamw", dtype=dtype, shuffle=True)), case.tolerance)

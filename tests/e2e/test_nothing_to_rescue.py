@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness import Case, assert_equal, families, plain, run, tracked
+from harness import OF_TORCH, Case, assert_equal, families, plain, run, tracked
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", families(*OF_TORCH))
 def test_equal_to_the_bit(family):
     case = Case(family, "adamw")
     result = run(case, "rescue")
@@ -14,7 +14,7 @@ def test_equal_to_the_bit(family):
 
 
 # same_sizes has eleven rows of eleven numbers by design: 12 KiB, of which a per cent is one small tensor.
-@pytest.mark.parametrize("family", [family for family in families() if family != "same_sizes"])
+@pytest.mark.parametrize("family", [family for family in families(*OF_TORCH) if family != "same_sizes"])
 def test_memory(family):
     """At a size where activations are what counts. At a few KiB one small input that lives until the end of backward is a per cent."""
     case = Case(family, "adamw", rows=families()[family].budget_rows)
@@ -24,7 +24,7 @@ def test_memory(family):
     assert result.live[-1] <= 1.01 * expected.live[-1], f"live after steps {result.live}, plain {expected.live}\n{result.command}"
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", families(*OF_TORCH))
 def test_tracking_is_plain(family):
     case = Case(family, "adamw")
     assert_equal(plain(case), tracked(case), tolerance=0)

@@ -111,7 +111,7 @@ def main():
     parser.add_argument("--tolerance", type=float, default=TOLERANCE)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    known = harness.families()
+    known = harness.families(*harness.OF_TORCH)
     chosen = args.family or (list(known) if args.all else STYLES)
     for name in [name for name in chosen if name in NOT_ON_A_DEVICE]:
         print(f"{name:40} left out: {NOT_ON_A_DEVICE[name]}")
