@@ -101,7 +101,7 @@ namespace {
 using PlannedMasks = std::map<TapeValueId, std::shared_ptr<const Ragged>>;
 
 // A stand-in for how many entries of each row a mask picked: which are whose is of no matter to a plan, only that it is the same mask.
-std::shared_ptr<const Ragged> picked_by(const Tape& tape, const TapeOp& op, ArgRef ref, int64_t dim, int64_t batch, PlannedMasks& masks) {
+std::shared_ptr<const Ragged> picked_by(const Tape& tape, const TapeOp& op, OpCall::ArgRef ref, int64_t dim, int64_t batch, PlannedMasks& masks) {
   const auto mask = std::find_if(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
   if (mask == op.refs.end() || op.outputs.empty() || op.outputs[0] == kNoTapeValue) return nullptr;
   const auto& sizes = tape.values()[op.outputs[0]].sizes;
@@ -183,7 +183,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (!reads_split(plan, op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
-      call.set_counter([&](ArgRef ref, int64_t dim) { return picked_by(tape, op, ref, dim, batch, masks); });
+      call.set_counter([&](OpCall::ArgRef ref, int64_t dim) { return picked_by(tape, op, ref, dim, batch, masks); });
       Verdict verdict = ask(traits.rule, call);
       if (splits(verdict) && traits.rule->fn.user() != nullptr && !came_as_said(tape, op, call)) {
         user_rule_broken(*traits.rule, call);
