@@ -27,11 +27,13 @@ import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it
 
 import coupled  # noqa: F401  (each of these registers its families)
 import models  # noqa: F401
+import opaque  # noqa: F401
 import reads  # noqa: F401
 import real_models  # noqa: F401
 import refused  # noqa: F401
 import stages  # noqa: F401
 import styles  # noqa: F401
+import traps  # noqa: F401
 from task import FAMILIES, Record
 
 NUMBERS = {"cpu": -1, "cuda": 0}

@@ -1,0 +1,67 @@
+"""What koila cannot see into (opaque.py): exact, at full batch where need be, or plain's own error."""
+
+import pytest
+
+from exactness import check_budget, check_micro_batch, sizes
+from harness import Case, assert_equal, families, plain, run
+from traps import HIDDEN
+
+FAMILIES = families("opaque")
+
+# What is known to be wrong, and in which of the cases below.
+SYMBOLIC = "the tape asks a fake tensor with symbolic sizes for its sizes: an internal error of PyTorch's, with nothing to rescue"
+COMPLEX_MEAN = "the mean of complex rows over the batch is not weighted by the rows of a micro-batch"
+CONJUGATE = "the conjugate bit of a view is lost where its rows are gathered"
+SPARSE = "a sparse tensor in the step is asked for its storage"
+SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
+COMPILED = "compiled autograd cannot take a region's node, or the hook on one"
+FORCED = {"1", "3", "half", "square"}
+ALL = FORCED | {0.6, 0.25}
+KNOWN = {
+    "compiled_autograd": (COMPILED, FORCED | {0.6}),
+    "compiled_dynamic": (SYMBOLIC, ALL),
+    "compiled_for_changing_rows": (SYMBOLIC, FORCED),
+    "complex_hidden": (COMPLEX_MEAN, ALL),
+    "complex_weights": (CONJUGATE, FORCED),
+    "exported_module": (SYMBOLIC, ALL),
+    "functional_call": (SECOND, FORCED),
+    "hessian_of_the_loss": (SECOND, FORCED),
+    "sparse_neighbours": (SPARSE, FORCED),
+}
+
+# Seconds each, and for some half a minute.
+SLOW = {name for name in FAMILIES if name.startswith("compiled")}
+INDUCTOR = [name for name in FAMILIES if getattr(FAMILIES[name], "slow", False)]
+
+
+def cases(names, *conditions):
+    """(family, condition), and a mark on those that are known to fail."""
+    found = []
+    for name in names:
+        reason, where = KNOWN.get(name, ("", ()))
+        for condition in conditions:
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if condition in where else []
+            found.append(pytest.param(name, condition, marks=marks, id=f"{name}-{condition}"))
+    return found
+
+
+@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in INDUCTOR], "3", "1", "half"))
+def test_micro_batch(family, size):
+    check_micro_batch(family, 0, sizes(FAMILIES[family])[size])
+
+
+@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in SLOW], "square"))
+def test_as_many_rows_as_features(family, size):
+    check_micro_batch(family, HIDDEN, 5)
+
+
+@pytest.mark.parametrize("family, share", cases([name for name, task in FAMILIES.items() if task.budgeted and name not in INDUCTOR], 0.25, 0.6))
+def test_budget(family, share):
+    check_budget(Case(family, "sgd", steps=3, rows=FAMILIES[family].budget_rows, dtype="float64"), share)
+
+
+@pytest.mark.parametrize("family", INDUCTOR)
+def test_inductor(family):
+    """Half a minute each."""
+    case = Case(family, "adamw", steps=2, dtype="float64")
+    assert_equal(plain(case), run(case, "rescue", microbatch=3, timeout=300), case.tolerance)

@@ -1,0 +1,63 @@
+"""Deliberate traps (traps.py): each is exact or refused, in micro-batches of any size and in budgets, and where all sizes are the same."""
+
+import pytest
+
+from exactness import check_budget, check_few_rows, check_micro_batch, sizes
+from harness import Case, families
+from traps import HIDDEN
+
+FAMILIES = families("traps")
+
+# What is known to be wrong, and in which of the cases below.
+DATA_ASSIGNED = "tensor.data = other is not seen: a replay goes on with the old values"
+DATA_WRITTEN = "a write through tensor.data to a deferred tensor is lost, or reaches what plain PyTorch had computed before it"
+FROZEN = "a parameter frozen in the forward and not in the backward pass gets a gradient"
+LABELS = "labels written to between forward and backward: plain PyTorch raises, koila goes on with the old ones"
+NUMPY = "memory shared with NumPy is written to while results are deferred"
+SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
+BATCHED = "is_grads_batched: vmap over a region's node is an error"
+ALL = {"1", "3", "half", "square", 0.6, 0.25}
+KNOWN = {
+    "given_other_data": (DATA_ASSIGNED, ALL),
+    "written_through_data": (DATA_WRITTEN, {0.25}),
+    "input_changed_through_data": (DATA_WRITTEN, {0.6, 0.25}),
+    "input_changed_through_numpy": (NUMPY, ALL),
+    "buffer_shared_with_numpy": (NUMPY, {0.25}),
+    "frozen_half_way": (FROZEN, ALL),
+    "labels_changed_before_backward": (LABELS, ALL),
+    "hessian_vector_product": (SECOND, {"1", "3", "half", "square"}),
+    "meta_learning": (SECOND, {"square"}),
+    "gradients_of_several_outputs": (BATCHED, {"1", "3", "half", "square", 0.6}),
+}
+
+
+def cases(names, *conditions):
+    """(family, condition), and a mark on those that are known to fail."""
+    found = []
+    for name in names:
+        reason, where = KNOWN.get(name, ("", ()))
+        for condition in conditions:
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if condition in where else []
+            found.append(pytest.param(name, condition, marks=marks, id=f"{name}-{condition}"))
+    return found
+
+
+@pytest.mark.parametrize("family, size", cases(FAMILIES, "3", "1", "half"))
+def test_micro_batch(family, size):
+    check_micro_batch(family, 0, sizes(FAMILIES[family])[size])
+
+
+@pytest.mark.parametrize("family, size", cases([name for name, task in FAMILIES.items() if task.rows != HIDDEN], "square"))
+def test_as_many_rows_as_features(family, size):
+    check_micro_batch(family, HIDDEN, 5)
+
+
+@pytest.mark.parametrize("family, share", cases([name for name, task in FAMILIES.items() if task.budgeted], 0.25, 0.6))
+def test_budget(family, share):
+    check_budget(Case(family, "sgd", steps=3, rows=FAMILIES[family].budget_rows, dtype="float64"), share)
+
+
+@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=LABELS)) if name == "hidden_changed_before_backward" else name
+                                    for name in FAMILIES if name not in KNOWN])
+def test_batch_of_one(family):
+    check_few_rows(family, 1)
