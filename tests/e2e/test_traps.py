@@ -12,7 +12,7 @@ FAMILIES = families("traps")
 DATA_ASSIGNED = "tensor.data = other is not seen: a replay goes on with the old values"
 DATA_WRITTEN = "a write through tensor.data to a deferred tensor is lost, or reaches what plain PyTorch had computed before it"
 FROZEN = "a parameter frozen in the forward and not in the backward pass gets a gradient"
-LABELS = "labels written to between forward and backward: plain PyTorch raises, koila goes on with the old ones"
+LABELS = "labels, or one hidden row, written to between forward and backward: plain PyTorch raises, koila goes on with the old ones"
 NUMPY = "memory shared with NumPy is written to while results are deferred"
 SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
 BATCHED = "is_grads_batched: vmap over a region's node is an error"
@@ -25,6 +25,8 @@ KNOWN = {
     "buffer_shared_with_numpy": (NUMPY, {0.25}),
     "frozen_half_way": (FROZEN, ALL),
     "labels_changed_before_backward": (LABELS, ALL),
+    "hidden_changed_before_backward": (LABELS, {"one row"}),
+    "penalty_on_input_gradient": (SECOND, {"one row"}),
     "hessian_vector_product": (SECOND, {"1", "3", "half", "square"}),
     "meta_learning": (SECOND, {"square"}),
     "gradients_of_several_outputs": (BATCHED, {"1", "3", "half", "square", 0.6}),
@@ -57,7 +59,6 @@ def test_budget(family, share):
     check_budget(Case(family, "sgd", steps=3, rows=FAMILIES[family].budget_rows, dtype="float64"), share)
 
 
-@pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=LABELS)) if name == "hidden_changed_before_backward" else name
-                                    for name in FAMILIES if name not in KNOWN])
-def test_batch_of_one(family):
+@pytest.mark.parametrize("family, size", cases(FAMILIES, "one row"))
+def test_batch_of_one(family, size):
     check_few_rows(family, 1)
