@@ -23,13 +23,13 @@ KNOWN = {
     "input_changed_through_data": (DATA_WRITTEN, {0.6, 0.25}),
     "input_changed_through_numpy": (NUMPY, ALL),
     "buffer_shared_with_numpy": (NUMPY, {0.25}),
-    "frozen_half_way": (FROZEN, ALL),
-    "labels_changed_before_backward": (LABELS, ALL),
+    "frozen_half_way": (FROZEN, ALL | {"one row"}),
+    "labels_changed_before_backward": (LABELS, ALL | {"one row"}),
     "hidden_changed_before_backward": (LABELS, {"one row"}),
     "penalty_on_input_gradient": (SECOND, {"one row"}),
-    "hessian_vector_product": (SECOND, {"1", "3", "half", "square"}),
+    "hessian_vector_product": (SECOND, {"1", "3", "half", "square", "one row"}),
     "meta_learning": (SECOND, {"square"}),
-    "gradients_of_several_outputs": (BATCHED, {"1", "3", "half", "square", 0.6}),
+    "gradients_of_several_outputs": (BATCHED, {"1", "3", "half", "square", 0.6, "one row"}),
 }
 
 
