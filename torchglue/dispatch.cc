@@ -78,6 +78,9 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
     const auto entry = registry.find(t.unsafeGetTensorImpl());
     if (entry.region != nullptr) {
       const bool real = entry.region->materialised(entry.value);
+      if (!entry.region->lies_in(entry.value, storage_of(t))) {
+        refuse_split_step(describe_out_of_memory(op.schema().name()), "a tensor inside the step was given other memory (.data = ...).", entry.region->batch());
+      }
       if (node_of(t) != entry.region->node_of(entry.value) || (t.requires_grad() && !entry.region->value(entry.value).requires_grad)) {
         // An autograd.Function gave it a graph of its own, or the program made it a leaf: to the region it is a tensor from outside.
         q.opaque = t;
@@ -179,7 +182,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   if (s.live_regions().empty()) return;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { s.before_write(storage_of(t)); });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
-  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t));
+  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t), /*silent=*/true);
 }
 
 // Marks results that kept the split dimension of an argument: what follows can then be split again. A guess, and only that: whether
@@ -283,6 +286,7 @@ bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
   if (q.must_read.defined()) {
     session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
     materialise_tensor(q.must_read);
+    if (op_traits(op).writes) session().before_write(storage_of(q.must_read));
     return true;
   }
   if (!q.opaque.defined()) return false;

@@ -41,10 +41,20 @@ struct InCheckpoint {
   const bool before = std::exchange(session().in_checkpoint, true);
 };
 
+// A tensor whose sizes, or whole meaning, are Python's: also where PyTorch has left Python out for the moment, as it does while it makes one.
+bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  for (const c10::IValue& v : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (!v.isTensor() || !v.toTensor().defined()) continue;
+    const c10::TensorImpl& impl = *v.toTensor().unsafeGetTensorImpl();
+    if (impl.key_set().has(c10::DispatchKey::Python) || impl.has_symbolic_sizes_strides()) return true;
+  }
+  return false;
+}
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
   if (s.meets_cuda()) attach_cuda_allocator();
-  if (!s.rescue || keys.has_any(kStayOut) || s.capturing()) {
+  if (!s.rescue || keys.has_any(kStayOut) || s.capturing() || any_of_python(op, *stack)) {
     run_plainly(op, keys, stack);
     return;
   }

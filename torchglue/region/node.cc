@@ -134,6 +134,11 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   const auto started = std::chrono::steady_clock::now();
   auto* node = static_cast<RegionNode*>(node_);
   if (at::GradMode::is_enabled()) refuse("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined() && gradient.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched}))) {
+      refuse("is_grads_batched=True asks for many backward passes at once.");
+    }
+  }
 
   std::vector<std::pair<ValueId, at::Tensor>> roots;
   for (size_t i = 0; i < gradients.size(); ++i) {

@@ -189,7 +189,7 @@ ValueId Region::new_value(const Placement& placement, uint32_t group, bool requi
 }
 
 uint32_t Region::new_group(ValueId base) {
-  groups_.push_back({base, {}, false, false});
+  groups_.push_back({.base = base});
   return static_cast<uint32_t>(groups_.size() - 1);
 }
 
@@ -581,12 +581,18 @@ void Region::moved(const void* from, const void* to) {
   }
 }
 
+void Region::give_up(const c10::StorageImpl* storage) {
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const Group& group = groups_[values_[id].group];
+    if (values_[id].impl != nullptr && group.materialised && group.filled == storage) hand_out_group(id);
+  }
+}
+
 // Note [Writes to captures]
 // A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
-// a capture that needs no gradient (a buffer, a mask) is copied, while one that does (a parameter) makes backward refuse, as autograd
-// itself does when a saved tensor was modified.
-void Region::before_write(const c10::StorageImpl* storage) {
+// micro-batches read a copy: see Note [Captures that change]. Running statistics move without a version, and plain PyTorch minds that as little.
+void Region::before_write(const c10::StorageImpl* storage, bool silent) {
   materialise_held();
   if (node_ == nullptr) {
     release();
@@ -598,8 +604,8 @@ void Region::before_write(const c10::StorageImpl* storage) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
     capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
-    if (capture.requires_grad) {
-      if (!capture.before.defined()) capture.before = capture.tensor.clone();
+    if (!silent) {
+      if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
       continue;
     }
     capture.tensor = capture.tensor.clone();

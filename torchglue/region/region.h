@@ -115,6 +115,7 @@ struct Group {
   ValueId base = kNoValue;  // the value whose operator made the storage
   at::Storage storage;      // of the deferred tensors; kept only while it is empty
   bool materialised = false;
+  const c10::StorageImpl* filled = nullptr;  // what its value was put into
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
 };
 
@@ -248,8 +249,18 @@ class Region : public std::enable_shared_from_this<Region> {
     return !released_ && id < values_.size() && values_[id].impl == impl && !values_[id].requires_grad;
   }
   // An in-place write to `storage` is about to happen.
-  void before_write(const c10::StorageImpl* storage);
+  // `silent`: as no version counter tells.
+  void before_write(const c10::StorageImpl* storage, bool silent);
   bool captures_storage(const c10::StorageImpl* storage) const;
+  // Memory that values were put into is about to be written to by something that no operator of the region sees: they are ordinary tensors
+  // from now on.
+  void give_up(const c10::StorageImpl* storage);
+  // Whether a tensor that stands for the value still looks at its memory: `.data = ...` gives it other memory.
+  bool lies_in(ValueId value, const c10::StorageImpl* storage) const {
+    const Group& group = groups_[values_[value].group];
+    const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled;
+    return home == nullptr || home == storage;
+  }
   // A capture's memory, which was at `from`, has been moved.
   void moved(const void* from, const void* to);
 

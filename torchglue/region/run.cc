@@ -440,6 +440,7 @@ void Region::fill(const Held& held) {
   allow_raw_access(storage);
   boundaries().add(&storage);
   group.storage = {};
+  group.filled = &storage;
   group.materialised = true;
   observed_random_ |= values_[held.base].random;
 }

@@ -75,7 +75,11 @@ class RealValues {
   at::Tensor get(TapeValueId v, uint32_t version) {
     if (auto it = made_.find(v); it != made_.end()) return it->second;
     const TapeValue& value = tape_.values()[v];
-    if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return t;
+    if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) {
+      if (!value.is_capture() || value.requires_grad || !t.requires_grad()) return t;
+      const NoInterceptGuard no_intercept;
+      return made_[v] = t.detach();  // trained from here on, and frozen when the step read it
+    }
     const TapeOp& op = tape_.ops()[value.producer];
     torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : get(ref.value, ref.version); });
     {
@@ -162,7 +166,7 @@ at::Storage storage_of_group(const Tape& tape, uint32_t group) {
 
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
-  if (made.is_same(alive)) return alive;
+  if (made.is_same(alive) || !alive.has_storage()) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(made.storage());
@@ -216,6 +220,10 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
+    for (TapeValueId out : op.outputs) {
+      if (out == kNoTapeValue || !tape.values()[out].differentiable()) continue;
+      if (const at::Tensor t = tape.values()[out].lock(); t.defined() && !t.has_storage()) throw CannotConvert("a sparse tensor inside the step has a gradient.");
+    }
     for (const Seed& seed : plan.seeds) {
       const TapeValue& whole = tape.values()[seed.value];
       if (seed.created || whole.is_capture() || whole.producer <= static_cast<int32_t>(i)) continue;
@@ -284,6 +292,11 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs) {
+  for (const TapeValue& value : tape.values()) {
+    if (const at::Tensor t = value.lock(); t.defined() && value.storage != nullptr && value.storage != storage_of(t)) {
+      throw CannotConvert("a tensor of the step (" + describe(value) + ") was given other memory since (.data = ...).");
+    }
+  }
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
   bool first = true;
   const auto feasible = [&](const Plan& plan) {
@@ -440,6 +453,8 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
         k.dtype = value.dtype;
         k.keep_data = tape.pinned(value.group);
         k.keys = alive.defined() ? alive.key_set() : keys;
+        if (!alive.defined() && value.conjugated) k.keys = k.keys.add(c10::DispatchKey::Conjugate);
+        if (!alive.defined() && value.negated) k.keys = k.keys.add(c10::DispatchKey::Negative);
         if (!alive.defined() && k.alias_of == kNoValue) k.storage = storage_of_group(tape, value.group);
       }
     }

@@ -36,7 +36,7 @@ void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stac
 }
 
 void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum) {
-  for (const RunningUpdate& u : updates) session().before_write(storage_of(u.running));
+  for (const RunningUpdate& u : updates) session().before_write(storage_of(u.running), /*silent=*/true);
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
   std::vector<RunningUpdate> next;

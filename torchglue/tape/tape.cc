@@ -108,6 +108,8 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
   value.storage = storage_of(tensor);
   value.requires_grad = tensor.requires_grad();
   value.grad_fn = node_of(tensor);
+  value.conjugated = tensor.is_conj();
+  value.negated = tensor.is_neg();
   index_[impl] = id;
   return id;
 }

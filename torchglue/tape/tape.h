@@ -57,6 +57,8 @@ struct TapeValue {
   bool requires_grad = false;             // what tensor.requires_grad said
   const void* grad_fn = nullptr;          // its node then, for comparison only
   bool entered = false;                   // has entered the differentiable part from outside
+  bool conjugated = false;                // lazily: its memory holds the conjugate
+  bool negated = false;                   // the same of the negative
   bool is_view = false;                   // shares the storage of an input of its producer
 
   bool is_capture() const { return producer == kNoProducer; }
