@@ -25,8 +25,6 @@ WHOLE = {
 }
 # Where a fifth of the activations may be too little: sort, histc and _grouped_mm mix the rows of the batch.
 LARGE = {"hf_mixtral_grouped"}
-# What a micro-batch that is asked for does not split, and one that is needed does.
-NOT_ASKED = {"hf_swin": "the mask's arange is gone when the mask, by then as large as the batch, enters the graph"}
 
 
 def case_of(family, optimizer="adamw", **more):
@@ -95,7 +93,7 @@ def test_greater_part_is_split(family):
     assert run(case, "rescue", budget=budget_of(case, 0.5)).outcome == "ok"
 
 
-KNOWN = {**WHOLE, **NOT_ASKED, **{f: "half of them go through sort and _grouped_mm" for f in LARGE}}
+KNOWN = {**WHOLE, **{f: "half of them go through sort and _grouped_mm" for f in LARGE}}
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=pytest.mark.xfail(strict=True, reason=KNOWN[f]) if f in KNOWN else []) for f in FAMILIES

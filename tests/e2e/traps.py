@@ -6,6 +6,7 @@ Most are one function between two layers, `@between`; some a whole loss, `@train
 import math
 import re
 
+import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -482,6 +483,57 @@ def depends_on_values(h):
     while h.abs().max() > 0.7:
         h = h * 0.9
     return h + int(h.argmax()) * 0.01
+
+
+# ---- what is gone by the time that it counts ------------------------------------------------------------------------------------
+
+
+@between
+def mask_of_positions_that_are_gone(h):
+    """A function's own arange: what it returns is as large as the batch when it enters the graph."""
+
+    def mask():
+        return (torch.arange(HIDDEN) >= 4).to(h.dtype).expand(len(h), -1)
+
+    return h * (mask() + 1)
+
+
+@between
+def mask_of_positions_that_change(h):
+    positions = torch.arange(HIDDEN)
+    for _ in range(3):
+        mask = (positions >= 4).to(h.dtype).expand(len(h), -1) + 1
+        positions += 2
+        h = h * mask
+    return h
+
+
+@between
+def mask_of_draws_that_are_gone(h):
+    def mask():
+        return (torch.rand_like(torch.zeros(HIDDEN, dtype=h.dtype)) + torch.randperm(HIDDEN)).expand(len(h), -1)
+
+    return h * (mask() + 1)
+
+
+@between
+def mask_of_an_array_that_is_used_again(h):
+    array = np.arange(HIDDEN)
+    for _ in range(3):
+        mask = (torch.from_numpy(array) >= 4).to(h.dtype).expand(len(h), -1) + 1
+        array += 2
+        h = h * mask
+    return h
+
+
+@between
+def mask_of_part_of_a_buffer_that_is_used_again(h):
+    buffer = torch.arange(2 * HIDDEN)
+    for _ in range(3):
+        mask = (buffer[:HIDDEN] >= 4).to(h.dtype).expand(len(h), -1) + 1
+        buffer += 2
+        h = h * mask
+    return h
 
 
 # ---- literals of the batch's size ----------------------------------------------------------------------------------------------

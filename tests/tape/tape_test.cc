@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "tests/tape/recorder.h"
 
 namespace koila {
@@ -68,6 +71,68 @@ TEST(Tape, DoesNotHoldWhatCanBeMadeAgain) {
   scaled.reset();
   EXPECT_FALSE(tape.values()[id].lock().defined());
   EXPECT_TRUE(tape.values()[id].entered);
+}
+
+struct MuchInUse {
+  MuchInUse() { set_bytes_in_use([](int) { return int64_t{1} << 22; }); }
+  ~MuchInUse() { set_bytes_in_use(nullptr); }
+};
+
+TEST(Tape, HoldsSmallThingsThatAMaskIsMadeOf) {
+  const MuchInUse memory;
+  Tape tape;
+  Recorder run(tape);
+  at::Tensor positions = at::arange(16);
+  const at::Tensor mask = run("aten::ge", "Scalar", {positions, 4});
+  const TapeValueId id = value_of(tape, positions);
+  positions.reset();
+  EXPECT_TRUE(tape.values()[id].lock().defined());
+  tape.collect();
+  EXPECT_TRUE(tape.values()[value_of(tape, mask)].producer == 0 && tape.values()[0].strong.defined());
+}
+
+TEST(Tape, LetsSmallThingsGoWithWhatIsMadeOfThem) {
+  const MuchInUse memory;
+  Tape tape;
+  Recorder run(tape);
+  at::Tensor positions = at::arange(16);
+  const c10::weak_intrusive_ptr<c10::TensorImpl> weak(positions.getIntrusivePtr());
+  at::Tensor mask = run("aten::ge", "Scalar", {positions, 4});
+  positions.reset();
+  EXPECT_FALSE(weak.expired());
+  mask.reset();
+  tape.collect();
+  EXPECT_TRUE(weak.expired());
+}
+
+TEST(Tape, HoldsNothingSmallThatOthersMayWriteTo) {
+  const MuchInUse memory;
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor counters = at::arange(32);
+  at::Tensor part = counters.narrow(0, 0, 16);
+  int64_t foreign[16] = {};
+  at::Tensor of_an_array = at::from_blob(foreign, {16}, at::kLong);
+  for (at::Tensor* t : {&part, &of_an_array}) {
+    const at::Tensor mask = run("aten::ge", "Scalar", {*t, 4});
+    const TapeValueId id = value_of(tape, *t);
+    t->reset();
+    EXPECT_FALSE(tape.values()[id].lock().defined());
+  }
+}
+
+TEST(Tape, HoldsNoMoreSmallThingsThanAreAFourHundredthOfTheMemoryInUse) {
+  const MuchInUse memory;  // 4 MiB: 10485 bytes
+  Tape tape;
+  Recorder run(tape);
+  std::vector<at::Tensor> masks;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> weak;
+  for (int i = 0; i < 4; ++i) {
+    const at::Tensor positions = at::arange(512);
+    weak.emplace_back(positions.getIntrusivePtr());
+    masks.push_back(run("aten::ge", "Scalar", {positions, 4}));
+  }
+  EXPECT_EQ(std::count_if(weak.begin(), weak.end(), [](const auto& w) { return !w.expired(); }), 2);
 }
 
 TEST(Tape, ADroppedLossTakesItsGraphWithIt) {

@@ -20,6 +20,8 @@ namespace {
 int64_t (*bytes_in_use)(int device) = nullptr;
 
 constexpr size_t kCollectAtLeast = 128;
+constexpr int64_t kShareOfOrigins = 200;  // see Note [What the tape holds]
+constexpr int64_t kShareOfSmall = 400;
 constexpr size_t kWithoutGradientsAtMost = 4096;
 
 bool same_state(const OpState& a, const OpState& b) {
@@ -221,7 +223,7 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
     if (!std::any_of(ops_.begin(), ops_.end(), [&](const TapeOp& op) {
           return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
         })) continue;
-    if (!affordable(t, value.bytes())) continue;
+    if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) continue;
     held_for_origins_ += value.bytes();
     try {
       value.strong = copy_of(t);
@@ -232,10 +234,10 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
   }
 }
 
-// Whether the tape may hold so much more on its own account.
-bool Tape::affordable(const at::Tensor& like, int64_t bytes) const {
+// Whether the tape may hold so much on its own account: one part in `share` of what is in use.
+bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
   const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
-  return (held_for_origins_ + bytes) * 200 <= in_use;
+  return bytes * share <= in_use;
 }
 
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
@@ -363,7 +365,8 @@ std::shared_ptr<Hold> Tape::hold(TapeValueId id) {
 // What the value, as it was at that version, is made from and nothing else holds for certain. False when it cannot be made again.
 bool Tape::find_origins(TapeValueId id, uint32_t version, int depth, std::vector<TapeValueId>& origins) const {
   const TapeValue& value = values_[id];
-  if (value.strong.defined() || value.differentiable()) return true;  // a region makes what is differentiable again
+  if (value.differentiable()) return true;  // a region makes it again
+  if (value.strong.defined() && version_of(value.strong) == version) return true;
   if (value.is_capture() || !can_run_again(ops_[value.producer])) {
     const at::Tensor t = value.lock();
     if (!t.defined() || version_of(t) != version) return false;
@@ -382,7 +385,7 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
   const at::Tensor t = values_[id].lock();
-  if (origins.empty() || !t.defined() || !affordable(t, bytes)) return nullptr;
+  if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
   held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
   for (TapeValueId origin : origins) {
@@ -394,6 +397,28 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   }
   values_[id].hold = all;
   return all;
+}
+
+// Note [Small things that are gone]
+// A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
+// as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use. Only memory that the tensor has for itself,
+// and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
+void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
+  size_t ref = 0;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    const TapeRef& r = pending_->refs[ref++];
+    TapeValue& value = values_[r.value];
+    if (value.strong.defined() || value.requires_grad || value.differentiable() || !value.hold.expired() || groups_[value.group].pinned) return;
+    if (!value.is_capture() && can_run_again(ops_[value.producer])) return;
+    if (!t.has_storage() || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
+    const auto bytes = static_cast<int64_t>(t.storage().nbytes());
+    if (bytes > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return;
+    if (!affordable(t, held_small_ + bytes, kShareOfSmall)) return;
+    held_small_ += bytes;
+    value.strong = t;
+    value.small = bytes;
+  });
 }
 
 void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
@@ -447,7 +472,11 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     }
   }
   if (values_.size() != first_new) {
-    if (differentiable) hold_inputs(arguments, results);
+    if (differentiable) {
+      hold_inputs(arguments, results);
+    } else {
+      hold_small(arguments);
+    }
     if (differentiable && !differentiable_) {
       differentiable_ = true;
       first_node_ = sequence_before_;
@@ -498,6 +527,7 @@ void Tape::cut() {
   record_ = false;
   differentiable_ = false;
   held_for_origins_ = 0;
+  held_small_ = 0;
   effects_under_hooks_ = false;
   capture_hangs_on_tape_ = false;
   own_nodes_.clear();
@@ -581,8 +611,11 @@ void Tape::compact(const std::vector<char>& needed_value, const std::vector<char
   index_.clear();
   size_t values = 0;
   for (size_t v = 0; v < values_.size(); ++v) {
-    if (!needed_value[v]) continue;
     TapeValue& value = values_[v];
+    if (!needed_value[v]) {
+      held_small_ -= value.small;
+      continue;
+    }
     new_id[v] = static_cast<TapeValueId>(values);
     if (new_group[value.group] == UINT32_MAX) {
       new_group[value.group] = static_cast<uint32_t>(groups.size());

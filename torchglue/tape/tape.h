@@ -29,6 +29,7 @@ using TapeValueId = uint32_t;
 inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
 inline constexpr int kRunAgainAtMost = 64;      // operators in a row, to have a value again that somebody let go of
+inline constexpr int64_t kSmallAtMost = 4096;   // bytes; see Note [Small things that are gone]
 inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are captures like any other tensor
 inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
@@ -37,12 +38,13 @@ inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's
 // A tensor that enters the differentiable part without being differentiable itself, and that no operator can make again (input data, labels,
 // random draws), is held by the graph that it enters, through a hook on its node: when the program drops the graph, or the tape is
 // cut at the end of the backward pass, it goes. What operators can make again (positions, frequencies, masks) is not held, but what it is made from
-// is, while all of that stays under a two-hundredth of the memory in use. And 0-dim captures are held. A weak reference keeps the TensorImpl's address from being reused, and not its memory.
+// is, while all of that stays under a two-hundredth of the memory in use. And 0-dim captures are held, and small ones, see Note [Small things that are gone].
+// A weak reference keeps the TensorImpl's address from being reused, and not its memory.
 struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
 
   c10::weak_intrusive_ptr<c10::TensorImpl> weak;
-  at::Tensor strong;                      // 0-dim captures, and copies of what was written to since
+  at::Tensor strong;                      // 0-dim captures, small ones, and copies of what was written to since
   std::weak_ptr<Hold> hold;               // see Note [What the tape holds]
   int32_t producer = kNoProducer;         // operator, or kNoProducer: a capture
   int32_t output = 0;                     // flat output number of the producer
@@ -60,6 +62,7 @@ struct TapeValue {
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
   bool is_view = false;                   // shares the storage of an input of its producer
+  int64_t small = 0;                      // bytes, as counted in Tape::held_small_
 
   bool is_capture() const { return producer == kNoProducer; }
   // Whether gradients pass through it. A view made under no_grad says that it requires grad, and has no node.
@@ -163,7 +166,7 @@ class Tape {
 
   void note_write_behind(const at::Tensor& tensor);
   void keep_before_write(const at::Tensor& tensor);
-  bool affordable(const at::Tensor& like, int64_t bytes) const;
+  static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
   bool hangs_on_tape(const torch::autograd::Node* node) const;
@@ -171,6 +174,7 @@ class Tape {
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  void hold_small(at::ArrayRef<c10::IValue> arguments);
   std::shared_ptr<Hold> hold(TapeValueId value);
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
   bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
@@ -188,6 +192,7 @@ class Tape {
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
   int64_t held_for_origins_ = 0;  // bytes
+  int64_t held_small_ = 0;        // bytes
   bool effects_under_hooks_ = false;
   bool capture_hangs_on_tape_ = false;  // the graph of a differentiable value was written into a capture
   bool saw_functions_ = false;
