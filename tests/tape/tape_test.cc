@@ -135,6 +135,20 @@ TEST(Tape, HoldsNoMoreSmallThingsThanAreAFourHundredthOfTheMemoryInUse) {
   EXPECT_EQ(std::count_if(weak.begin(), weak.end(), [](const auto& w) { return !w.expired(); }), 2);
 }
 
+TEST(Tape, AnOperatorThatMayDrawSaysWhetherItDid) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor x = at::rand({5, 3});
+  const std::vector<at::Tensor> state{at::zeros({1, 2, 2}), at::zeros({1, 2, 2})}, weights{at::rand({8, 3}), at::rand({8, 2}), at::rand({8}), at::rand({8})};
+  const at::Tensor lengths = at::tensor({2, 2, 1}, at::kLong);
+  for (const double dropout : {0.0, 0.5}) {
+    for (const bool train : {false, true}) {
+      const auto results = run.call("aten::lstm", "data", {x, lengths, state, weights, true, 1, dropout, train, false});
+      EXPECT_EQ(drew(tape.ops().back()), train && dropout > 0);
+    }
+  }
+}
+
 TEST(Tape, ADroppedLossTakesItsGraphWithIt) {
   Tape tape;
   Recorder run(tape);

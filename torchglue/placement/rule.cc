@@ -302,7 +302,11 @@ bool has_built_in_rule(const std::string& name, const std::string& overload) {
 
 bool draws(const Rule* rule, const OpCall& call) {
   if (rule == nullptr || (rule->flags & kRandom) == 0) return false;
-  if ((rule->flags & kDrawsAlways) != 0) return true;
+  return (rule->flags & kDrawsAlways) != 0 || may_draw(call);
+}
+
+bool may_draw(const OpCall& call) {
+  if (!call.schema().name().starts_with("aten::")) return true;
   for (const char* name : {"train", "training"}) {
     if (const int arg = call.find(name); arg >= 0) return call.boolean(arg, true) && call.number(call.find("p"), 1) != 0 && call.number(call.find("dropout"), 1) != 0;
   }

@@ -220,6 +220,8 @@ inline bool can_be_scaled(c10::ScalarType dtype) { return c10::isFloatingType(dt
 
 // Whether this call of an operator with that rule draws random numbers: dropout outside of training, say, does not.
 bool draws(const Rule* rule, const OpCall& call);
+// The same of an operator that may draw and has no rule. Only PyTorch's own are believed.
+bool may_draw(const OpCall& call);
 
 // Every rule of the tables, sorted by name.
 std::vector<const Rule*> registered_rules();

@@ -64,7 +64,7 @@ class RealValues {
     const TapeOp& op = tape_.ops()[value.producer];
     check_hooks(tape_, op);
     if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
-    if (op_traits(op.op).random) {
+    if (drew(op)) {
       throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
     }
     for (const TapeRef& ref : op.refs) {

@@ -47,10 +47,21 @@ bool is_copy_slices(const torch::autograd::Node& node) {
 
 // Whether the operator gives the same again from the same arguments.
 bool can_run_again(const TapeOp& op) {
-  return !op.in_place && !op_traits(op.op).random;
+  return !op.in_place && !drew(op);
 }
 
 }  // namespace
+
+bool drew(const TapeOp& op) {
+  const OpTraits& traits = op_traits(op.op);
+  if (!traits.random) return false;
+  OpCall call(op.op.schema(), 1);
+  call.args().resize(op.args.size());
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (traits.kinds[i] == ArgumentKind::kOther) call.args()[i].value = op.args[i];
+  }
+  return traits.rule != nullptr && (traits.rule->flags & kRandom) != 0 ? draws(traits.rule, call) : may_draw(call);
+}
 
 void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 

@@ -96,6 +96,9 @@ struct TapeOp {
   bool in_place = false;                     // returns an argument that it wrote to
 };
 
+// Whether this call drew from a generator, going by its arguments: dropout outside of training did not.
+bool drew(const TapeOp& op);
+
 // Bytes in use on the device of that number, or of the CPU (-1). Set once; until then nothing is in use.
 void set_bytes_in_use(int64_t (*in_use)(int device));
 
