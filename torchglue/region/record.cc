@@ -189,7 +189,7 @@ ValueId Region::new_value(const Placement& placement, uint32_t group, bool requi
 }
 
 uint32_t Region::new_group(ValueId base) {
-  groups_.push_back({.base = base});
+  groups_.emplace_back().base = base;
   return static_cast<uint32_t>(groups_.size() - 1);
 }
 

@@ -28,10 +28,10 @@ at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { ret
 
 // A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
 void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
-  auto sizes = value.sizes;
+  std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
   if (value.placement.is_shard()) sizes[value.placement.dim] = value.placement.extent(rows.begin, rows.end);
-  TORCH_CHECK(local.sizes() == at::IntArrayRef(sizes.data(), sizes.size()), "koila: ", in.op.schema().name(), " gave ", local.sizes(), " for ", rows.count(),
-              " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes.data(), sizes.size()),
+  TORCH_CHECK(local.sizes() == at::IntArrayRef(sizes), "koila: ", in.op.schema().name(), " gave ", local.sizes(), " for ", rows.count(),
+              " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes),
               "; correct the rule, or leave it out.");
 }
 
@@ -232,7 +232,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
       if (!result.isTensor() || !result.toTensor().defined() || !can_be_scaled(result.toTensor().scalar_type())) continue;
       at::Tensor scaled = result.toTensor();
       if (in.scale_by_rows) scaled = scaled * weight;
-      if (in.denominator >= 0) scaled = scaled / use_local(frame, static_cast<uint32_t>(in.denominator));
+      if (in.denominator >= 0) scaled = (scaled / use_local(frame, static_cast<uint32_t>(in.denominator))).to(scaled.scalar_type());
       result = std::move(scaled);
     }
   }

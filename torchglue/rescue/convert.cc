@@ -208,6 +208,13 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
 }
 
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
+// By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
+bool given_other_memory(const TapeValue& value) {
+  if (value.storage == nullptr || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target())) return false;
+  const at::Tensor t = value.lock();
+  return t.defined() && value.storage != storage_of(t);
+}
+
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
     throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
@@ -220,6 +227,11 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
+    for (const TapeRef& ref : op.refs) {
+      if (given_other_memory(tape.values()[ref.value])) {
+        throw CannotConvert("a tensor of the step (" + describe(tape.values()[ref.value]) + ") was given other memory since (.data = ...).");
+      }
+    }
     for (TapeValueId out : op.outputs) {
       if (out == kNoTapeValue || !tape.values()[out].differentiable()) continue;
       if (const at::Tensor t = tape.values()[out].lock(); t.defined() && !t.has_storage()) throw CannotConvert("a sparse tensor inside the step has a gradient.");
@@ -292,11 +304,6 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs) {
-  for (const TapeValue& value : tape.values()) {
-    if (const at::Tensor t = value.lock(); t.defined() && value.storage != nullptr && value.storage != storage_of(t)) {
-      throw CannotConvert("a tensor of the step (" + describe(value) + ") was given other memory since (.data = ...).");
-    }
-  }
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
   bool first = true;
   const auto feasible = [&](const Plan& plan) {

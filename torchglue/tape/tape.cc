@@ -148,7 +148,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   if (it != index_.end()) {
     TapeValue& value = values_[it->second];
     const torch::autograd::Node* node = node_of(tensor);
-    if (value.known_node(node) && groups_[value.group].version == version_of(tensor)) {
+    if (value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
         value.grad_fn = node;
         value.requires_grad = true;
