@@ -9,24 +9,14 @@ from traps import HIDDEN
 FAMILIES = families("opaque")
 
 # What is known to be wrong, and in which of the cases below.
-SYMBOLIC = "the tape asks a fake tensor with symbolic sizes for its sizes: an internal error of PyTorch's, with nothing to rescue"
-COMPLEX_MEAN = "the mean of complex rows over the batch is not weighted by the rows of a micro-batch"
-CONJUGATE = "the conjugate bit of a view is lost where its rows are gathered"
-SPARSE = "a sparse tensor in the step is asked for its storage"
 SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
 COMPILED = "compiled autograd cannot take a region's node, or the hook on one"
 FORCED = {"1", "3", "half", "square"}
 ALL = FORCED | {0.6, 0.25}
 KNOWN = {
-    "compiled_autograd": (COMPILED, FORCED | {0.6}),
-    "compiled_dynamic": (SYMBOLIC, ALL),
-    "compiled_for_changing_rows": (SYMBOLIC, FORCED),
-    "complex_hidden": (COMPLEX_MEAN, ALL),
-    "complex_weights": (CONJUGATE, FORCED),
-    "exported_module": (SYMBOLIC, ALL),
+    "compiled_autograd": (COMPILED, FORCED | {0.6, 0.25}),
     "functional_call": (SECOND, FORCED),
     "hessian_of_the_loss": (SECOND, FORCED),
-    "sparse_neighbours": (SPARSE, FORCED),
 }
 
 # Seconds each, and for some half a minute.
