@@ -79,6 +79,8 @@ void pooling(std::vector<Case>& cases) {
     {"aten::grid_sampler", {replicate({2, 2, 4, 4}), shard({2, B, 3, 2}, 1), 0, 0, false}, kNo},
     {"aten::grid_sampler_2d", {shard({B, 2, 4, 4}), replicate({B, 3, 3, 2}), 0, 0, false}, kLocal, S(0)},
     {"aten::grid_sampler_3d", {shard({B, 2, 4, 4, 4}), replicate({B, 3, 3, 3, 3}), 0, 0, false}, kLocal, S(0)},
+    {"aten::max_unpool2d", {shard({B, 2, 2, 2}), as(replicate({B, 2, 2, 2}, Fill::kIndex), c10::ScalarType::Long), ints({4, 4})}, kLocal, S(0)},
+    {"aten::max_unpool3d", {shard({B, 2, 2, 2, 2}), as(replicate({B, 2, 2, 2, 2}, Fill::kIndex), c10::ScalarType::Long), ints({4, 4, 4}), ints({2, 2, 2}), ints({0, 0, 0})}, kLocal, S(0)},
     {"aten::fractional_max_pool2d", {shard({B, 2, 6, 6}), ints({2, 2}), ints({3, 3}), constant(replicate({B, 2, 2}, Fill::kUnit))}, kLocal, S(0)},
     {"aten::fractional_max_pool2d", {shard({B, 6, 6}), ints({2, 2}), ints({3, 3}), constant(replicate({1, B, 2}, Fill::kUnit))}, kNo},
     {"aten::fractional_max_pool3d", {shard({B, 2, 6, 6, 6}), ints({2, 2, 2}), ints({3, 3, 3}), constant(replicate({B, 2, 3}, Fill::kUnit))}, kLocal, S(0)},
@@ -92,6 +94,7 @@ void normalisation(std::vector<Case>& cases) {
   cases.insert(cases.end(), {
     {"aten::layer_norm", {shard({B, 3, 4}), ints({4}), replicate({4}), replicate({4})}, kLocal, S(0)},
     {"aten::layer_norm", {shard({3, B, 4}, 1), ints({4})}, kLocal, S(1)},
+    {"aten::native_layer_norm", {shard({B, 3, 4}), ints({4}), replicate({4}), replicate({4}), 1e-5}, kLocal, S(0)},
     {"aten::layer_norm", {shard({3, B, 4}, 1), ints({B, 4})}, kNo},
     {"aten::layer_norm", {partial({3, 4}), ints({4})}, kNo},
     {"aten::rms_norm", {shard({B, 3, 4}), ints({3, 4}), replicate({3, 4})}, kLocal, S(0)},

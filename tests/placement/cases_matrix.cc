@@ -139,6 +139,8 @@ void linear_algebra(std::vector<Case>& cases) {
     {"aten::linalg_ldl_solve", {constant(shard({B, 1, 1}, Fill::kPositive)), as(mask({1, 1, 1, 1, 1}, {B, 1}), c10::ScalarType::Int), constant(shard({B, 1, 3}))}, kLocal, S(0)},
     {"aten::linalg_lu", {shard({B, 3, 3})}, kLocal, S(0)},
     {"aten::linalg_lu_factor_ex", {shard({B, 3, 3})}, kLocal, S(0)},
+    {"aten::linalg_solve_triangular", {replicate({3, 3}, Fill::kPositive), shard({B, 3})}, kLocal, S(0), {{"upper", true}, {"left", false}}},
+    {"aten::linalg_solve_triangular", {replicate({B, B}, Fill::kPositive), shard({B, 3})}, kNo, {}, {{"upper", true}}},
     {"aten::lu_unpack", {constant(shard({B, 3, 3})), as(replicate({B, 3}, Fill::kLabel), c10::ScalarType::Int), false}, kLocal, S(0)},
     {"aten::lu_unpack", {shard({B, 3, 3}), as(replicate({B, 3}, Fill::kLabel), c10::ScalarType::Int), true, false}, kLocal},
     {"aten::linalg_lu_solve", {shard({B, 3, 3}, Fill::kPositive), as(replicate({B, 3}, Fill::kLabel), c10::ScalarType::Int), replicate({3, 2})}, kLocal, S(0)},

@@ -14,7 +14,7 @@ Verdict grid_size(OpCall&);     // (theta [N, ...], size [N, C, ...])
 template <int N>
 Verdict batched(OpCall&);       // one tensor with N dimensions, batch first
 template <int N>
-Verdict random_pool(OpCall&);   // (self of N dimensions, ..., random_samples [N, C, n]): the draws are the caller's
+Verdict with_samples(OpCall&);   // (self of N dimensions, and another tensor with rows: draws, indices)
 
 const RegisterRules kTable{
     {"aten::conv1d", convolution},
@@ -41,6 +41,8 @@ const RegisterRules kTable{
     {"aten::max_pool2d_with_indices", planes<2>},
     {"aten::max_pool3d", planes<3>},
     {"aten::max_pool3d_with_indices", planes<3>},
+    {"aten::max_unpool2d", with_samples<4>},
+    {"aten::max_unpool3d", with_samples<5>},
 
     {"aten::_upsample_bicubic2d_aa", planes_of_any},
     {"aten::_upsample_bilinear2d_aa", planes_of_any},
@@ -57,8 +59,8 @@ const RegisterRules kTable{
 
     {"aten::affine_grid_generator", grid_size},
     {"aten::col2im", batched<3>},
-    {"aten::fractional_max_pool2d", random_pool<4>},
-    {"aten::fractional_max_pool3d", random_pool<5>},
+    {"aten::fractional_max_pool2d", with_samples<4>},
+    {"aten::fractional_max_pool3d", with_samples<5>},
     {"aten::grid_sampler", samples},
     {"aten::grid_sampler_2d", samples},
     {"aten::grid_sampler_3d", samples},
@@ -112,7 +114,7 @@ Verdict grid_size(OpCall& call) {
 }
 
 template <int N>
-Verdict random_pool(OpCall& call) { return call.tensor(0).dim() == N ? samples(call) : Verdict::kNo; }
+Verdict with_samples(OpCall& call) { return call.tensor(0).dim() == N ? samples(call) : Verdict::kNo; }
 
 template <int N>
 Verdict batched(OpCall& call) {

@@ -9,10 +9,18 @@ namespace {
 
 Verdict matrices(OpCall&);   // every tensor [..., m, n]; results begin with the same dimensions
 Verdict solution(OpCall&);   // (A [..., n, n], B): B may be a stack of vectors
+template <int Arg>
+Verdict right_side(OpCall&); // the rows of one operand, argument `Arg`, beside matrices for all: `left` says on which side these stand
 template <int... Trailing>
 Verdict stacks(OpCall&);     // tensor arguments in turn, of which so many last dimensions are one item: results begin with the others
 Verdict transform(OpCall&);  // linear, along `dim`
 Verdict signals(OpCall&);    // (self [N, length], ..., window): one signal each
+
+template <Verdict (*First)(OpCall&), Verdict (*Second)(OpCall&)>
+Verdict either(OpCall& call) {
+  const Verdict verdict = First(call);
+  return verdict == Verdict::kNo ? Second(call) : verdict;
+}
 
 const RegisterRules kTable{
     {"aten::_linalg_det", matrices},
@@ -31,13 +39,13 @@ const RegisterRules kTable{
     {"aten::linalg_ldl_solve", stacks<2, 1, 2>},
     {"aten::linalg_lu", matrices},
     {"aten::linalg_lu_factor_ex", matrices},
-    {"aten::linalg_lu_solve", stacks<2, 1, 2>},
+    {"aten::linalg_lu_solve", either<right_side<2>, stacks<2, 1, 2>>},
     {"aten::linalg_matrix_exp", matrices},
     {"aten::linalg_pinv", stacks<2, 0, 0>},
     {"aten::linalg_qr", matrices},
-    {"aten::linalg_solve_triangular", matrices},
+    {"aten::linalg_solve_triangular", either<right_side<1>, matrices>},
     {"aten::lu_unpack", stacks<2, 1>},
-    {"aten::ormqr", stacks<2, 1, 2>},
+    {"aten::ormqr", either<right_side<2>, stacks<2, 1, 2>>},
     {"aten::triangular_solve", matrices},
 
     {"aten::_fft_c2c", transform},
@@ -94,6 +102,17 @@ Verdict stacks(OpCall& call) {
     ++arg;
   }
   return outputs(call, align_stacks(call, operands));
+}
+
+template <int Arg>
+Verdict right_side(OpCall& call) {
+  const TensorSpec& b = call.tensor(Arg);
+  if (!b.placement.is_shard() || !others_replicate(call, {Arg})) return Verdict::kNo;
+  for (ArgRef ref : defined_operands(call)) {
+    if (ref.arg != Arg && spec(call, ref).dim() > 2) return Verdict::kNo;
+  }
+  const int64_t free = call.boolean(call.find("left"), true) ? b.dim() - 1 : b.dim() - 2;
+  return b.placement.dim == free ? local(call, b.placement) : Verdict::kNo;
 }
 
 // Whether B is a stack of vectors is told by its shape: B has A's but for the last dimension, or is one vector. A matrix B for all rows could

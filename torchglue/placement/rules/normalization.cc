@@ -15,6 +15,7 @@ const RegisterRules kTable{
     {"aten::group_norm", per_sample},
     {"aten::instance_norm", instance_norm},
     {"aten::layer_norm", trailing},
+    {"aten::native_layer_norm", trailing},
     {"aten::rms_norm", trailing},
     {"koila::normalise", normalise},
 };
