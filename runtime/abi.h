@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 4 };
+enum { KOILA_ABI_VERSION = 5 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1 };
@@ -68,8 +68,10 @@ typedef struct koila_oom_event {
   int64_t budget_bytes;     // 0: none
   int outcome;              // enum koila_outcome
   const char* reason;       // a refusal's reason, one sentence; "" for a rescue
-  int64_t micro_batch;      // rows chosen; 0 for a refusal
+  int64_t micro_batch;      // rows chosen; 0 for a refusal, and where nothing was split
   int64_t batch;            // rows of the full batch; 0 when unknown
+  int rung;                 // enum koila_rung: what rescued it; 0 for a refusal
+  double seconds;           // from the error to the outcome
 } koila_oom_event;
 
 // One region that ran, reported at its release.
@@ -101,6 +103,10 @@ typedef struct koila_runtime {
   // Allocations on a device that failed so far, over the budget or by CUDA's word. A caching allocator empties its cache and asks again: a rise
   // means pressure, and not yet an out-of-memory.
   int64_t (*failed_allocations)(int device);
+  // Bytes of tensors alive on a device, and the most there were since mark_peak() was called for it.
+  int64_t (*tensor_bytes)(int device);
+  void (*mark_peak)(int device);
+  int64_t (*marked_peak)(int device);
   // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
   void (*on_tensors)(int device, int64_t change);
   // What regions keep of a device's tensors outside its memory (in a file for the CPU, in pinned memory for a CUDA device) grew, or shrank.

@@ -37,13 +37,18 @@ std::int64_t peak_bytes(int device) { return is_device(device) ? Runtime::get()-
 std::int64_t budget_bytes(int device) { return is_device(device) ? Runtime::get()->ledger().of(device).budget() : 0; }
 
 std::int64_t failed_allocations(int device) { return Runtime::get()->pressure(device); }
+std::int64_t tensor_bytes(int device) { return is_device(device) ? Runtime::get()->tensors(device).live() : 0; }
+void mark_peak(int device) {
+  if (is_device(device)) Runtime::get()->tensors(device).mark_peak();
+}
+std::int64_t marked_peak(int device) { return is_device(device) ? Runtime::get()->tensors(device).marked_peak() : 0; }
 void on_tensors(int device, std::int64_t change) { Runtime::get()->on_tensors(device, change); }
 void on_outside(int device, std::int64_t change) { Runtime::get()->on_outside(device, change); }
 
 void on_oom(const koila_oom_event* event) {
   quietly([&] {
     Runtime::get()->on_oom({event->device, event->phase, text_of(event->op), event->requested_bytes, event->live_bytes,
-                            event->budget_bytes, event->outcome, text_of(event->reason), event->micro_batch, event->batch});
+                            event->budget_bytes, event->outcome, text_of(event->reason), event->micro_batch, event->batch, event->rung, event->seconds});
   });
 }
 
@@ -74,7 +79,7 @@ void set_rules(void (*add)(const char*, const char*)) {
 }
 
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, tensor_bytes, mark_peak, marked_peak, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note};
 
 }  // namespace
 

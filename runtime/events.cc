@@ -6,15 +6,19 @@ namespace koila {
 
 bool OomEvent::is_like(const OomEvent& other) const {
   return device == other.device && phase == other.phase && op == other.op && requested_bytes == other.requested_bytes &&
-         outcome == other.outcome && reason == other.reason && micro_batch == other.micro_batch && batch == other.batch;
+         outcome == other.outcome && rung == other.rung && reason == other.reason && micro_batch == other.micro_batch && batch == other.batch;
 }
 
 bool Events::add_oom(const OomEvent& event) {
   std::lock_guard lock(mutex_);
   ++(event.outcome == KOILA_RESCUED ? list_.rescues : list_.refusals);
+  RungTotals& rung = list_.rungs[event.outcome == KOILA_RESCUED ? event.rung : 0];
+  ++rung.count;
+  rung.seconds += event.seconds;
   const auto like = std::find_if(list_.oom_events.begin(), list_.oom_events.end(), [&](const OomEvent& e) { return e.is_like(event); });
   if (like != list_.oom_events.end()) {
     ++like->count;
+    like->seconds += event.seconds;
     return false;
   }
   if (list_.oom_events.size() >= kMaxOomEvents) return false;

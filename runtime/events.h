@@ -28,6 +28,8 @@ struct OomEvent {
   std::string reason;
   std::int64_t micro_batch = 0;
   std::int64_t batch = 0;
+  int rung = 0;
+  double seconds = 0;  // of all that are counted here
   std::int64_t count = 1;  // like ones that followed (same place, size, outcome and micro-batch)
 
   bool is_like(const OomEvent& other) const;
@@ -47,10 +49,17 @@ struct RegionTotals {
   double seconds = 0;
 };
 
+// What a rung of the ladder did: the rescues it made, and the refusals at its foot.
+struct RungTotals {
+  std::int64_t count = 0;
+  double seconds = 0;
+};
+
 struct EventList {
   std::int64_t steps = 0;
   std::int64_t rescues = 0;
   std::int64_t refusals = 0;
+  std::map<int, RungTotals> rungs;  // by enum koila_rung; 0: refused
   std::vector<OomEvent> oom_events;
   std::vector<koila_region_event> regions;
   koila_region_event last_region = {};

@@ -47,8 +47,10 @@ void Account::release(std::int64_t bytes) {
 }
 
 void Account::raise_peak(std::int64_t live) {
-  std::int64_t peak = peak_.load(std::memory_order_relaxed);
-  while (live > peak && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  for (std::atomic<std::int64_t>* highest : {&peak_, &marked_peak_}) {
+    std::int64_t peak = highest->load(std::memory_order_relaxed);
+    while (live > peak && !highest->compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+    }
   }
 }
 

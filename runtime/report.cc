@@ -35,6 +35,15 @@ const char* phase_name(int phase) {
   return "unknown";
 }
 
+const char* rung_name(int rung) {
+  switch (rung) {
+    case KOILA_RUNG_RETRY: return "retry";
+    case KOILA_RUNG_SPLIT: return "micro-batches";
+    case KOILA_RUNG_OFFLOAD: return "offload";
+    default: return "refuse";
+  }
+}
+
 const char* mode_name(int mode) {
   switch (mode) {
     case KOILA_MODE_OFF: return "off";

@@ -51,6 +51,7 @@ struct ReportData {
 // "cpu", "cuda:0".
 std::string device_name(int device);
 const char* phase_name(int phase);
+const char* rung_name(int rung);  // "retry", "micro-batches", "offload"; "refuse" for 0
 const char* mode_name(int mode);
 
 // "rescued: out of memory in aten::linear (forward) on cpu: wanted 32.0 MiB ...": the line of the log and of the text report.

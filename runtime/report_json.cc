@@ -18,6 +18,8 @@ Json to_json(const OomEvent& event) {
           {"reason", event.reason},
           {"micro_batch", event.micro_batch},
           {"batch", event.batch},
+          {"rung", rung_name(event.outcome == KOILA_RESCUED ? event.rung : 0)},
+          {"seconds", event.seconds},
           {"count", event.count}};
 }
 
@@ -75,6 +77,9 @@ std::string report_json(const ReportData& data) {
   for (const DeviceFigures& device : data.devices) json["devices"][device_name(device.device)] = to_json(device);
   json["sources"] = Json::array();
   for (const SourceFigures& source : data.sources) json["sources"].push_back(to_json(source));
+
+  json["ladder"] = Json::object();
+  for (const auto& [rung, totals] : events.rungs) json["ladder"][rung_name(rung)] = {{"count", totals.count}, {"seconds", totals.seconds}};
 
   json["oom_events"] = Json::array();
   json["refusals"] = Json::array();

@@ -123,7 +123,10 @@ std::string describe(const OomEvent& event) {
   if (event.budget_bytes > 0) line += " of " + format_bytes(event.budget_bytes);
   line += " in use: ";
   if (event.outcome == KOILA_RESCUED) {
-    line += event.micro_batch > 0 ? "running in micro-batches of " + rows(event.micro_batch, event.batch) : "going on";
+    if (event.micro_batch > 0) line += "running in micro-batches of " + rows(event.micro_batch, event.batch);
+    else if (event.rung == KOILA_RUNG_RETRY) line += "tried again, now that there is room";
+    else if (event.rung == KOILA_RUNG_OFFLOAD) line += "nothing can be split; what does not fit is kept outside";
+    else line += "going on";
   } else {
     line += event.reason.empty() ? "the program gets the error" : event.reason;
   }

@@ -86,6 +86,8 @@ class Runtime {
 
   // Tensors in the memory that a caching allocator holds on a device: a change in bytes.
   void on_tensors(int device, std::int64_t change);
+  // The account of the tensors on a device: on the CPU there is no cache between them and the memory.
+  Account& tensors(int device) { return device >= 0 ? tensors_[device] : ledger_.of(device); }
 
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);

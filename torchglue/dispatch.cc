@@ -12,6 +12,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
+#include "torchglue/rescue/guess.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
@@ -42,36 +43,13 @@ struct Question {
   at::Tensor must_read;  // shares a deferred storage in a way that no region knows: it has to be materialised
 };
 
-void describe(TensorSpec& spec, const at::Tensor& t) {
-  spec.defined = true;
-  spec.sizes.assign(t.sizes().begin(), t.sizes().end());
-  spec.dtype = t.scalar_type();
-  spec.device = t.device();
-}
-
 Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   DeferredRegistry& registry = deferred_registry();
-  const OpTraits& traits = op_traits(op);
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
-  Question q{OpCall(op.schema(), 0), {}, {}, {}, {}};
-  q.call.args().resize(arguments.size());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    OpCall::Arg& arg = q.call.args()[i];
-    arg.is_tensor = traits.kinds[i] == ArgumentKind::kTensor;
-    arg.is_tensor_list = traits.kinds[i] == ArgumentKind::kTensorList;
-    if (arg.is_tensor) {
-      arg.tensors.resize(1);
-    } else if (arg.is_tensor_list && arguments[i].isList()) {
-      arg.tensors.resize(arguments[i].toListRef().size());
-    } else {
-      arg.value = arguments[i];
-    }
-  }
+  Question q{call_of(op, arguments, 0), {}, {}, {}, {}};
   for_each_tensor(arguments, [&](const at::Tensor& t, int i, int j) {
     if (q.must_read.defined()) return;
-    TensorSpec& spec = q.call.args()[i].tensors[j < 0 ? 0 : j];
-    describe(spec, t);
     SplitArgument split;
     split.tensor = t;
     split.at = {i, j};
@@ -106,7 +84,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
       return;
     }
     if (split.region == nullptr && !split.placement.is_shard()) return;
-    spec.placement = split.placement;
+    q.call.args()[i].tensors[j < 0 ? 0 : j].placement = split.placement;
     q.split.push_back(std::move(split));
   });
   return q;
@@ -153,12 +131,20 @@ at::Device device_asked_for(const c10::OperatorHandle& op, at::ArrayRef<c10::IVa
 }
 
 // Makes the region of a learned seed the current one. The same call again, for another batch: a new step has begun, whether or not there
-// was a backward pass between.
-void begin_with(const LearnedSeed& seed, at::Device device) {
+// was a backward pass between. False when the step is to run whole.
+bool begin_with(const LearnedSeed& seed, at::Device device) {
   Session& s = session();
-  if (s.current && s.current->open() && s.current->begin_with(seed.key, seed.times)) return;
+  const bool joins = s.current && s.current->open() && s.current->batch() == seed.batch() && s.current->begin_with(seed.key, seed.times);
+  const bool goes_on = s.sizes.goes_on(*seed.policy, seed.key, seed.times, c10::AutogradState::get_tls_state().get_grad_mode());
+  if (joins) return true;
+  if (!goes_on) {
+    s.sizes.begin(seed.policy, device);
+    s.sizes.goes_on(*seed.policy, seed.key, seed.times, /*with_gradients=*/false);
+  }
+  if (s.sizes.runs_whole(*seed.policy)) return false;
   s.current.reset();
-  s.region_for(seed.batch, *seed.micro_batch, device)->begin_with(seed.key, seed.times);
+  s.region_for(seed.batch(), seed.policy->rows(), device)->begin_with(seed.key, seed.times);
+  return true;
 }
 
 void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
@@ -170,8 +156,7 @@ void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
       if (arg != seed.argument || element != seed.element) return;
       if (s.marks.find(t.unsafeGetTensorImpl()) != nullptr || deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr) return;
-      begin_with(seed, t.device());
-      s.marks.add(t, seed.placement, seed.batch, *seed.micro_batch);
+      if (begin_with(seed, t.device())) s.marks.add(t, seed.placement, seed.batch(), seed.policy->rows());
     });
   }
 }
@@ -231,7 +216,7 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 
 bool lazy_possible() {
   const Session& s = session();
-  return s.marks.any() || deferred_registry().any() || !s.signatures.empty();
+  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.lazy();
 }
 
 namespace {
@@ -403,6 +388,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const OpTraits& traits = op_traits(op);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   if (traits.writes || traits.silent_effect) settle_writes(op, arguments);
+  if (session().lazy()) guess_seed(op, arguments);
   if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
   const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
 

@@ -63,6 +63,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   }
   traits.forward_mode = schema.name() == "aten::_make_dual";
   traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.pointwise = op.hasTag(at::Tag::pointwise);
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
   return traits;
@@ -102,6 +103,32 @@ const OpTraits& op_traits(const c10::OperatorHandle& op) {
     it = cache->emplace(key, std::make_unique<OpTraits>(examine(op))).first;
   }
   return *it->second;
+}
+
+OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t batch) {
+  const OpTraits& traits = op_traits(op);
+  OpCall call(op.schema(), batch);
+  call.args().resize(arguments.size());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    OpCall::Arg& arg = call.args()[i];
+    arg.is_tensor = traits.kinds[i] == ArgumentKind::kTensor;
+    arg.is_tensor_list = traits.kinds[i] == ArgumentKind::kTensorList;
+    if (arg.is_tensor) {
+      arg.tensors.resize(1);
+    } else if (arg.is_tensor_list && arguments[i].isList()) {
+      arg.tensors.resize(arguments[i].toListRef().size());
+    } else {
+      arg.value = arguments[i];
+    }
+  }
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int j) {
+    TensorSpec& spec = call.args()[i].tensors[j < 0 ? 0 : j];
+    spec.defined = true;
+    spec.sizes.assign(t.sizes().begin(), t.sizes().end());
+    spec.dtype = t.scalar_type();
+    spec.device = t.device();
+  });
+  return call;
 }
 
 }  // namespace koila

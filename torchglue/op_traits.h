@@ -19,6 +19,7 @@ struct OpTraits {
   bool forward_mode = false;  // makes a dual tensor
   bool random = false;        // may draw from a generator
   bool silent_effect = false; // updates running statistics without saying so in its schema
+  bool pointwise = false;     // f(a, b, ...) element by element
   bool foreach = false;       // aten::_foreach_*: optimisers
   bool tensor_result = false; // returns at least one tensor
   int creates = -1;           // argument that holds the sizes, see Note [Created for the batch]
@@ -27,6 +28,9 @@ struct OpTraits {
 
 // Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.
 const OpTraits& op_traits(const c10::OperatorHandle& op);
+
+// The call as the rules see it, nothing of it split. `batch`: rows; 0 where that is still to be said.
+OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t batch);
 
 // Every tensor in an argument or result list, lists flattened; f(tensor, argument, element), element -1 outside lists.
 // Undefined tensors and None are skipped.

@@ -64,6 +64,7 @@ std::shared_ptr<Region> Session::region_for(int64_t batch, int64_t micro_batch, 
   if (current && current->open() && current->batch() == batch && current->device() == device) return current;
   current = std::make_shared<Region>(batch, std::min(micro_batch, batch), device);
   regions.push_back(current);
+  sizes.add_region(batch);
   return current;
 }
 

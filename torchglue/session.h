@@ -15,7 +15,9 @@
 #include "torchglue/placement/placement.h"
 #include "torchglue/plan/signatures.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/pressure.h"
+#include "torchglue/rescue/sizing.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -51,9 +53,13 @@ struct Session {
   std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within
   Marks marks;
   Signatures signatures;
+  StepSizes sizes;
+  Offload offload;
   Masks masks;
   Pressure pressure;
   ska::flat_hash_set<size_t> verified;  // calls whose rules stood the test of KOILA_VERIFY
+  bool had_backward = false;
+  ska::flat_hash_set<const void*> updated;  // parameters written to since the last backward pass: an optimizer is at work
   std::vector<std::string> run_whole;  // operators that ran at full batch, for who asks: see api/by_hand.cc
   std::shared_ptr<Region> current;            // the region that operators join
   std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures
@@ -101,12 +107,16 @@ struct Session {
     return engine_depth > 0 && functions && c10::AutogradState::get_tls_state().get_grad_mode() && !NoSavedTensorHooksGuard::active();
   }
   bool draws_whole() const { return engine_depth > 0 || !c10::AutogradState::get_tls_state().get_grad_mode(); }
+  bool lazy() const { return runtime->settings->mode == KOILA_MODE_LAZY; }
   int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
   void log(int level, const std::string& message) const;
 };
 
 // A device as the runtime numbers it.
 inline int device_number(at::Device device) { return device.is_cpu() ? static_cast<int>(KOILA_CPU) : static_cast<int>(device.index()); }
+inline at::Device device_of_number(int number) {
+  return number == KOILA_CPU ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
+}
 
 // The session; its runtime is null until attach().
 Session& session();

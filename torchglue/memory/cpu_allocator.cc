@@ -12,6 +12,7 @@
 
 #include "torchglue/memory/allocation_failure.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/memory/outside.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -48,7 +49,10 @@ class CountedCpuAllocator final : public c10::Allocator {
     if (bytes > 0) {
       const koila_runtime* runtime = session().runtime;
       if (session().meets_cuda()) attach_cuda_allocator();  // where only accounts are kept, no operator comes by
-      if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) fail(bytes, refused);
+      if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) {
+        if (at::DataPtr outside = serve_from_outside(bytes)) return outside;
+        fail(bytes, refused);
+      }
       try {
         data = c10::alloc_cpu(bytes + kTrailer);
       } catch (...) {
@@ -66,6 +70,16 @@ class CountedCpuAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
+  // See Note [Serving from outside]. Null: not this one, or there is no room outside either.
+  static at::DataPtr serve_from_outside(size_t bytes) {
+    if (!session().offload.serves(KOILA_CPU, bytes)) return {nullptr, at::Device(at::kCPU)};
+    try {
+      return allocate_outside(bytes, at::kCPU);
+    } catch (const c10::OutOfMemoryError&) {
+      return {nullptr, at::Device(at::kCPU)};
+    }
+  }
+
   [[noreturn]] static void fail(size_t bytes, int refused) {
     const koila_runtime* runtime = session().runtime;
     const int64_t live = runtime->live_bytes(KOILA_CPU);

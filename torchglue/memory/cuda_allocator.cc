@@ -84,4 +84,16 @@ void release_cached_blocks(c10::Device device) {
   if (device.is_cuda() && allocator != nullptr) allocator->emptyCache();
 }
 
+std::optional<CudaRoom> cuda_room(c10::Device device) {
+  CUDAAllocator* allocator = attached.load(std::memory_order_acquire);
+  if (!device.is_cuda() || allocator == nullptr) return std::nullopt;
+  try {
+    const auto stats = allocator->getDeviceStats(device.index());
+    const auto all = static_cast<size_t>(StatType::AGGREGATE);
+    return CudaRoom{static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first), stats.reserved_bytes[all].current - stats.allocated_bytes[all].current};
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace koila

@@ -3,6 +3,9 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
+#include <optional>
+
 namespace koila {
 
 // Note [Meeting the CUDA allocator]
@@ -17,5 +20,13 @@ void attach_cuda_allocator();
 // Gives the blocks that nobody uses back to the device: a region's micro-batches need other sizes than the full batch did. Does nothing for
 // a device that is no CUDA device.
 void release_cached_blocks(c10::Device device);
+
+// Memory of a CUDA device that may still be had, in bytes.
+struct CudaRoom {
+  int64_t free;    // nobody has it
+  int64_t cached;  // the caching allocator keeps it for what comes
+};
+// Nothing when PyTorch's CUDA allocator has not been met, or the device does not say.
+std::optional<CudaRoom> cuda_room(c10::Device device);
 
 }  // namespace koila

@@ -5,5 +5,6 @@ namespace koila {
 
 void attach_cuda_allocator() {}
 void release_cached_blocks(c10::Device) {}
+std::optional<CudaRoom> cuda_room(c10::Device) { return std::nullopt; }
 
 }  // namespace koila

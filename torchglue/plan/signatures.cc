@@ -46,21 +46,24 @@ void Signatures::learn(const c10::OperatorHandle& op, LearnedSeed seed) {
 
 const std::vector<LearnedSeed>* Signatures::find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
   if (operators_.find(identity(op)) == operators_.end()) return nullptr;
+  auto it = seeds_.find(key(op, arguments));
+  return it == seeds_.end() ? nullptr : &it->second;
+}
+
+uint64_t Signatures::key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   uint64_t key = start_key(op, c10::AutogradState::get_tls_state().get_grad_mode());
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     key = add_to_key(key, {t.sizes(), t.scalar_type(), t.requires_grad()});
   });
   if (const int sizes = op_traits(op).creates; sizes >= 0 && arguments[sizes].isList()) key = add_to_key(key, arguments[sizes]);
-  auto it = seeds_.find(key);
-  return it == seeds_.end() ? nullptr : &it->second;
+  return key;
 }
 
-void Signatures::shrink_to(int64_t batch, int64_t micro_batch) {
-  for (auto& [key, seeds] : seeds_) {
-    for (LearnedSeed& seed : seeds) {
-      if (seed.batch == batch) *seed.micro_batch = std::min(*seed.micro_batch, micro_batch);
-    }
-  }
+std::shared_ptr<SizePolicy> Signatures::find_policy(uint64_t key, int64_t batch) const {
+  const auto it = seeds_.find(key);
+  if (it == seeds_.end()) return nullptr;
+  const auto same = std::find_if(it->second.begin(), it->second.end(), [&](const LearnedSeed& seed) { return seed.batch() == batch; });
+  return same == it->second.end() ? nullptr : same->policy;
 }
 
 }  // namespace koila

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/size_policy.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/placement.h"
 
@@ -23,8 +24,8 @@ struct LearnedSeed {
   int argument = 0;  // -1: the operator creates the tensor, see Note [Created for the batch]
   int element = -1;
   Placement placement;
-  int64_t batch = 0;
-  std::shared_ptr<int64_t> micro_batch;  // shared by the seeds of one step, so that all shrink together
+  std::shared_ptr<SizePolicy> policy;  // shared by the seeds of one step
+  int64_t batch() const { return policy->batch(); }
 };
 
 class Signatures {
@@ -32,8 +33,11 @@ class Signatures {
   bool empty() const { return seeds_.empty(); }
   void learn(const c10::OperatorHandle& op, LearnedSeed seed);
   const std::vector<LearnedSeed>* find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const;
-  // Micro-batches in use for a batch of that many rows are at most this from now on.
-  void shrink_to(int64_t batch, int64_t micro_batch);
+  // The policy of a step of so many rows of which a seed begins with that key; null: none is known.
+  std::shared_ptr<SizePolicy> find_policy(uint64_t key, int64_t batch) const;
+
+  // The key of a call as it is made now.
+  static uint64_t key(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 
   // A tensor in a key.
   struct Shape {

@@ -8,6 +8,7 @@
 #include "torchglue/memory/outside.h"
 #include "torchglue/memory/spill.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/tensor_memory.h"
@@ -36,6 +37,7 @@ bool BoundaryStore::scarce(size_t bytes, at::Device device) const {
 }
 
 at::DataPtr BoundaryStore::allocate(size_t bytes, at::Device device) {
+  if (!may(KOILA_RUNG_OFFLOAD)) return c10::GetAllocator(device.type())->allocate(bytes);
   if (!scarce(bytes, device)) {
     try {
       return c10::GetAllocator(device.type())->allocate(bytes);

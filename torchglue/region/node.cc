@@ -125,12 +125,27 @@ void Region::check_hooks() {
   if (hooks > 0) refuse(kReason);
 }
 
+// The engine adds up what several nodes say of one tensor, at full size; nobody could make the pass again that ran out there.
+void Region::leave_room_for(const std::vector<at::Tensor>& gradients) {
+  int64_t largest = 0;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.defined() && gradient.has_storage()) largest = std::max(largest, static_cast<int64_t>(gradient.nbytes()));
+  }
+  if (const auto available = available_bytes(device_); available && *available < 3 * largest) make_room();
+}
+
+// The last pass of a step is made two, three quarters and the rest: the memory model wants passes of two sizes.
+int64_t Region::with_another_size(int64_t begin, int64_t end) const {
+  return begin > 0 && end == batch_ && end - begin >= 4 && end - begin > micro_batch_ / 2 ? begin + (end - begin) * 3 / 4 : end;
+}
+
 std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   TORCH_CHECK(!released_,
               "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
               "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
               "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
   bury_dead();
+  const Offload::MayFail may_fail;
   const auto started = std::chrono::steady_clock::now();
   auto* node = static_cast<RegionNode*>(node_);
   if (at::GradMode::is_enabled()) refuse("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
@@ -155,6 +170,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   for (const auto& [value, gradient] : roots) keep.push_back(value);
   for (size_t i : differentiable_path(keep)) differentiated_.insert(i);
 
+  choose_size();
   // What the program holds gets its value on the way: after backward the parameters may change.
   std::vector<Held> held;
   for (ValueId id : held_deferred()) {
@@ -208,16 +224,19 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   };
 
   int64_t position = 0;
+  int tries = 0;
   while (position < batch_) {
     const bool stands_by = position == 0 && first_.next == instructions_.size() && std::all_of(keep.begin(), keep.end(), [&](ValueId v) {
                              return v < first_.values.size() && first_.values[v].defined();
                            });
-    int64_t end = std::min(position + micro_batch_, batch_);
+    int64_t end = end_of_pass(position, micro_batch_);
     if (stands_by) {
       end = first_.rows.end;
     } else if (position == 0) {
       drop_first_frame();
     }
+    const auto policy = session().sizes.policy_of(batch_);
+    if (policy != nullptr && !policy->knows_slope() && !random) end = with_another_size(position, end);
     // A retry ends where the failed pass ended, so that sums which that pass reached are not made twice.
     for (int64_t until : totals_until_) {
       if (until > position) end = std::min(end, until);
@@ -228,16 +247,19 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     std::exception_ptr ran_out;
     try {
       Frame frame{{position, end}, /*grad=*/true, {}, {}, 0};
+      StepSizes::Pass pass(session().sizes, batch_, end - position, position == 0);
       if (stands_by) {
         frame = std::move(first_);
-        first_ = Frame{{0, micro_batch_}, true, {}, {}, 0};
+        first_ = Frame{{0, lead()}, true, {}, {}, 0};
       } else {
         const at::AutoGradMode grad(true);
         ask_ahead({end, std::min(end + micro_batch_, batch_)}, plan);
         run(frame, instructions_.size(), &plan);
       }
       backward_of(frame);
+      pass.finish();
       position = end;
+      tries = 0;
       continue;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
@@ -246,7 +268,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     // Other draws for part of the rows would give gradients of two different steps: with random operators all rows are made anew.
     const bool summed = std::any_of(totals_until_.begin(), totals_until_.end(), [&](int64_t until) { return until > position; }) ||
                         std::any_of(held.begin(), held.end(), [&](const Held& h) { return h.until > position; });
-    const bool room = make_room();
+    const bool room = try_again(tries) || make_room();
     drop_first_frame();
     if (room) continue;
     const bool can_shrink = micro_batch_ > 1 && end - position > 1 && !observed_random_;
@@ -275,6 +297,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   }
   totals_.clear();
   for (const Held& h : held) fill(h);
+  leave_room_for(results);
   statistics.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return results;
 }
@@ -298,7 +321,7 @@ void Region::shrink_under_pressure() {
   Session& s = session();
   if (statistics.runs == 0 || !s.pressure.persists(device_number(device_), statistics.halvings > 0)) return;
   if (micro_batch_ <= 1 || s.forced_micro_batch() > 0) return;
-  s.signatures.shrink_to(batch_, micro_batch_ / 2);
+  s.sizes.failed(batch_, micro_batch_);
   s.log(KOILA_LOG_INFO, "step after step the allocator has to empty its cache: micro-batches of " + std::to_string(micro_batch_ / 2) + " rows from now on");
 }
 
@@ -307,6 +330,9 @@ void Region::release() {
   released_ = true;
   open_ = false;
   if (!instructions_.empty()) {
+    // Draws belong to micro-batches of one size, and a program that was given a seed repeats its own.
+    const auto policy = session().sizes.policy_of(batch_);
+    if (policy != nullptr && std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.random; })) policy->stop_timing();
     koila_region_event event{};
     event.device = device_number(device_);
     event.batch = batch_;

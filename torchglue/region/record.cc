@@ -253,8 +253,9 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   std::optional<Instruction> joined;
 
   // Run it for micro-batch 0.
+  const Offload::MayFail may_fail;
   torch::jit::Stack results;
-  for (;;) {
+  for (int tries = 0;;) {
     std::exception_ptr ran_out;
     try {
       if (!joined) joined.emplace(instruction_for(call));
@@ -272,7 +273,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       ran_out = std::current_exception();
     }
     results.clear();
-    if (make_room()) {
+    if (try_again(tries) || make_room()) {
       drop_first_frame();
       continue;
     }

@@ -318,7 +318,13 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<ValueId> held_deferred() const;
   void materialise(const std::vector<ValueId>& values, Watch watch);
   at::Tensor empty_full(uint32_t group) const;
+  // Rows of micro-batch 0.
+  int64_t lead() const { return lead_ > 0 ? std::min(lead_, micro_batch_) : micro_batch_; }
+  int64_t end_of_pass(int64_t begin, int64_t size) const { return std::min(batch_, begin + (begin == 0 ? std::min(lead(), size) : size)); }
+  // In the lazy mode, once all operators have run for the first rows and before any others do.
+  void choose_size();
   bool make_room();
+  bool try_again(int& tries) const;  // rung 0
   void store_rows(Held& held, const at::Tensor& local, Rows rows);
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
   void ask_ahead(Rows rows, const Schedule& plan);
@@ -339,6 +345,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::string contradiction(const Instruction& instruction, Frame& all, Rows first, Rows second);
 
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
+  void leave_room_for(const std::vector<at::Tensor>& gradients);
+  int64_t with_another_size(int64_t begin, int64_t end) const;
   void shrink_under_pressure();
   void halve(int64_t failed);  // rows that did not fit
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
@@ -346,6 +354,7 @@ class Region : public std::enable_shared_from_this<Region> {
 
   int64_t batch_;
   int64_t micro_batch_;
+  int64_t lead_ = 0;  // of the lazy mode: rows of micro-batch 0, where they are fewer than the others'; 0: they are not
   at::Device device_;
   int depth_;
   bool open_ = true;

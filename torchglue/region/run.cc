@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "torchglue/op_traits.h"
 #include "torchglue/region/boundary_store.h"
@@ -13,6 +14,8 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
+#include "torchglue/rescue/guess.h"
+#include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
@@ -316,6 +319,7 @@ std::vector<size_t> Region::edges_behind(ValueId from) const {
 }
 
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
+  const Offload::MayFail may_fail;
   if (frame.next == 0) ++statistics.runs;
   for (; frame.next < until; ++frame.next) {
     const size_t i = frame.next;
@@ -347,7 +351,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
 
 bool Region::drop_first_frame() {
   const bool had = first_.next > 0;
-  first_ = Frame{{0, micro_batch_}, /*grad=*/true, {}, {}, 0};
+  first_ = Frame{{0, lead()}, /*grad=*/true, {}, {}, 0};
   return had;
 }
 
@@ -358,11 +362,39 @@ bool Region::shrink() {
 }
 
 void Region::halve(int64_t failed) {
+  session().sizes.failed(batch_, std::min(micro_batch_, failed));
   micro_batch_ = std::max<int64_t>(1, std::min(micro_batch_, failed) / 2);
+  if (lead_ >= micro_batch_) lead_ = 0;
   ++statistics.halvings;
   drop_first_frame();
-  session().signatures.shrink_to(batch_, micro_batch_);
   report_rescue(describe_out_of_memory("a micro-batch"), micro_batch_, batch_);
+}
+
+// What the first rows have left, activations, and three quarters as much for their gradients on the way back, grow with the rows; what they had at
+// their peak beyond that is a kernel's workspace, and does not; and there is what is as large whatever the rows: the gradients of parameters, and
+// what the program reads. All this is a guess: the step is measured, and the next one will know.
+void Region::choose_size() {
+  Session& s = session();
+  const auto policy = s.sizes.policy_of(batch_);
+  if (!s.lazy() || policy == nullptr || policy->knows() || lead_ > 0 || micro_batch_ != kLazyRows || s.forced_micro_batch() > 0 || observed_random_) return;
+  const auto available = s.sizes.available_to(batch_);
+  const auto taken = s.sizes.taken(batch_);
+  if (!available || taken.now <= 0) return;
+  int64_t standing = taken.peak - taken.now;
+  for (const Capture& capture : captures_) {
+    if (capture.requires_grad && capture.tensor.defined()) standing += static_cast<int64_t>(capture.tensor.nbytes());
+  }
+  for (ValueId id : held_deferred()) {
+    if (groups_[values_[id].group].base == id) standing += static_cast<int64_t>(groups_[values_[id].group].storage.nbytes());
+  }
+  const double rows = (static_cast<double>(*available) * 0.95 - static_cast<double>(standing)) / (1.75 * static_cast<double>(taken.now) / static_cast<double>(micro_batch_));
+  if (rows <= static_cast<double>(micro_batch_)) return;
+  lead_ = micro_batch_;
+  const int64_t rest = batch_ - lead_;
+  const int64_t passes = static_cast<int64_t>(std::ceil(static_cast<double>(rest) / rows));
+  micro_batch_ = std::max(micro_batch_, (rest + passes - 1) / passes);
+  policy->use(micro_batch_);
+  s.log(KOILA_LOG_DEBUG, "the first " + std::to_string(lead_) + " rows took " + std::to_string(taken.now) + " bytes: micro-batches of " + std::to_string(micro_batch_));
 }
 
 std::vector<ValueId> Region::in_use() const {
@@ -373,9 +405,16 @@ std::vector<ValueId> Region::in_use() const {
   return ids;
 }
 
+bool Region::try_again(int& tries) const {
+  const OutOfMemory oom = describe_out_of_memory("a micro-batch");
+  if (!worth_another_try(oom, tries, /*micro_batch=*/true)) return false;
+  report_rescue(oom, KOILA_RUNG_RETRY);
+  return true;
+}
+
 void Region::catch_up() {
   bury_dead();
-  for (;;) {
+  for (int tries = 0;;) {
     if (first_.next == instructions_.size()) return;
     std::exception_ptr ran_out;
     try {
@@ -386,7 +425,7 @@ void Region::catch_up() {
       if (!is_out_of_memory(error)) throw;
       ran_out = std::current_exception();
     }
-    if (make_room()) {
+    if (try_again(tries) || make_room()) {
       drop_first_frame();
       continue;
     }
@@ -409,7 +448,7 @@ bool Region::make_room() {
   ahead_.clear();
   bool dropped = false;
   for (const auto& region : session().live_regions()) dropped |= region.get() != this && !region->open() && region->drop_first_frame();
-  return dropped || boundaries().evict(device_);
+  return dropped || (may(KOILA_RUNG_OFFLOAD) && boundaries().evict(device_));
 }
 
 void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
@@ -486,6 +525,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
     wanted.push_back({groups_[g].base, {}, {}, 0});
   }
   if (wanted.empty()) return;
+  choose_size();
   std::vector<ValueId> keep = bases;
   if (watch.observer != nullptr) keep.push_back(watch.value);
   const Schedule plan = schedule(keep);
@@ -514,10 +554,11 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   // Micro-batch 0 may stand by.
   int64_t position = 0;
   int64_t size = micro_batch_;
+  int tries = 0;
   while (position < batch_) {
     const bool stands_by = position == 0 && first_.next == instructions_.size() &&
                            std::all_of(keep.begin(), keep.end(), [&](ValueId v) { return v < first_.values.size() && first_.values[v].defined(); });
-    int64_t end = stands_by ? first_.rows.end : std::min(position + size, batch_);
+    int64_t end = stands_by ? first_.rows.end : end_of_pass(position, size);
     // Sums that had reached further when a pass failed are not made twice: the retry ends there.
     for (const Held& held : wanted) {
       if (held.until > position) end = std::min(end, held.until);
@@ -530,18 +571,21 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
         side_.join();  // the program goes on with it
       } else {
         Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
+        StepSizes::Pass pass(session().sizes, batch_, end - position, position == 0 || differentiable());
         ask_ahead({end, std::min(end + size, batch_)}, plan);
         run(frame, instructions_.size(), &plan);
         ++statistics.forward_only;
         store(frame);
+        pass.finish();
       }
       position = end;
+      tries = 0;
       continue;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
       ran_out = std::current_exception();
     }
-    if (drop_first_frame() || make_room()) continue;
+    if (try_again(tries) || drop_first_frame() || make_room()) continue;
     if (size == 1 || observed_random_) std::rethrow_exception(ran_out);
     halve(size);
     size = micro_batch_;

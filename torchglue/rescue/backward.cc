@@ -16,6 +16,7 @@
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
+#include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
@@ -60,9 +61,10 @@ void release_graph(const edge_list& roots, std::vector<Node*> outside) {
   });
 }
 
-// Turns the step into a region. Returns the pass's roots in the new graph.
-edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
+// How the pass can be split. Throws CannotConvert; reads only.
+Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs) {
   Session& s = session();
+  if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
   const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
@@ -80,8 +82,14 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
       }
     }
   };
+  return find_plan(s.tape, serves, check, s.batch_in_use(), graphs);
+}
+
+// Turns the step into a region. Returns the pass's roots in the new graph.
+edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
+  Session& s = session();
   const Graphs graphs = oom != nullptr ? Graphs::kUsedUp : Graphs::kWhole;
-  const Plan plan = find_plan(s.tape, serves, check, s.batch_in_use(), graphs);
+  const Plan plan = plan_pass(roots, outputs, create_graph, graphs);
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
   std::vector<Node*> outside;  // graphs that the region will hang on
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
@@ -96,7 +104,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
     if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
   }
   release_graph(roots, std::move(outside));
-  const int64_t in_use = convert(s.tape, plan, first_micro_batch(plan.batch), graphs);
+  const int64_t in_use = convert(s.tape, plan, graphs);
   if (oom != nullptr) report_rescue(*oom, in_use, plan.batch);
   edge_list split;
   for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));
@@ -108,6 +116,10 @@ void end_step() {
   s.forget_step();
   s.live_regions();
   if (s.engine_depth > 0) return;
+  s.sizes.end();
+  s.offload.end();
+  s.had_backward = true;
+  s.updated.clear();
   s.tape.forget_functions();
   s.functions = false;
   boundaries().step();
@@ -187,9 +199,18 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
 
   std::optional<InterruptedPass> pass;
   if (!s.tape.empty()) pass.emplace(s.tape, roots, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
+  const auto can_be_split = [&] {
+    try {
+      plan_pass(roots, outputs, create_graph, Graphs::kUsedUp);
+      return true;
+    } catch (const CannotConvert&) {
+      return false;
+    }
+  };
   bool in_function = false;
   std::exception_ptr ran_out;
   try {
+    const Offload::Backward backward(s.offload, can_be_split);
     return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;

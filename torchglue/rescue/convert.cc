@@ -15,6 +15,7 @@
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
+#include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
@@ -257,10 +258,10 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
 }
 
 // Notes by which calls a like step begins. Reads the tape.
-std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro_batch) {
-  auto shared = std::make_shared<int64_t>(micro_batch);
+std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan) {
   std::map<uint64_t, int> times;
   std::vector<std::tuple<const TapeOp*, uint64_t, LearnedSeed>> found;
+  std::shared_ptr<SizePolicy> policy;
   for (const Seed& seed : plan.seeds) {
     const TapeOp* reader = nullptr;
     if (seed.created) reader = &tape.ops()[tape.values()[seed.value].producer];
@@ -285,19 +286,25 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, int64_t micro
     learned.argument = seed.created ? -1 : at->arg;
     learned.element = seed.created ? -1 : at->element;
     learned.placement = seed.placement;
-    learned.batch = plan.batch;
-    learned.micro_batch = shared;
+    if (policy == nullptr) policy = session().signatures.find_policy(key, plan.batch);
     ++times[key];
     found.emplace_back(reader, key, std::move(learned));
   }
   std::vector<LearnedSeed> seeds;
+  if (policy == nullptr) policy = make_policy(plan.batch, tape.values()[plan.seeds[0].value].device);
   for (auto& [reader, key, seed] : found) {
     seed.key = key;
+    seed.policy = policy;
     seed.times = times[key];
     session().signatures.learn(reader->op, seed);
     seeds.push_back(std::move(seed));
   }
   return seeds;
+}
+
+// Rows at a time for the step, now that the activations that are split are gone.
+int64_t begin_step(const std::vector<LearnedSeed>& seeds, int64_t batch, at::Device device) {
+  return seeds.empty() ? first_micro_batch(batch) : session().sizes.split(seeds.front().policy, device);
 }
 
 }  // namespace
@@ -322,9 +329,9 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
   return *std::move(plan);
 }
 
-int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs) {
+int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   Session& s = session();
-  const auto seeds = learn(tape, plan, micro_batch);
+  const auto seeds = learn(tape, plan);
   struct Converting {
     Session& s;
     Tape& tape;
@@ -339,11 +346,6 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
-  if (s.current) micro_batch = s.current->micro_batch();
-  for (const Seed& seed : plan.seeds) {
-    if (!seed.created) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
-  }
-  const auto region = s.region_for(plan.batch, micro_batch, device);
 
   RealValues real(tape, graphs);
   ska::flat_hash_map<TapeValueId, at::Tensor> handles;  // tensors that stand for split values
@@ -376,6 +378,12 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
   }
 
   release_cached_blocks(device);
+
+  const int64_t micro_batch = s.current ? s.current->micro_batch() : begin_step(seeds, plan.batch, device);
+  for (const Seed& seed : plan.seeds) {
+    if (!seed.created) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
+  }
+  const auto region = s.region_for(plan.batch, micro_batch, device);
 
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -509,7 +517,10 @@ int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs
   });
   converting.done = true;
   if (!s.current) return micro_batch;
-  for (const LearnedSeed& seed : seeds) s.current->begin_with(seed.key, seed.times);
+  for (const LearnedSeed& seed : seeds) {
+    s.current->begin_with(seed.key, seed.times);
+    s.sizes.goes_on(*seed.policy, seed.key, seed.times, /*with_gradients=*/false);
+  }
   return s.current->micro_batch();
 }
 

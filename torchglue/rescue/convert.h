@@ -17,6 +17,9 @@ struct CannotConvert : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Where KOILA_LADDER leaves rung 1 out.
+inline constexpr const char* kMayNotSplit = "KOILA_LADDER leaves micro-batches (rung 1) out.";
+
 // Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
 // of the rest, if gradients go through it, is computed anew.
 enum class Graphs { kWhole, kUsedUp };
@@ -27,8 +30,8 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
                Graphs graphs = Graphs::kWhole);
 
 // Makes every live tensor that the plan splits a deferred tensor of a region, frees the activations, cuts the tape, and remembers the
-// seeds, so that a like step starts lazily. `micro_batch`: rows to begin with; returns those in use. Throws out of memory when not even
-// one row of an operator without a rule fits; the deferred tensors stay readable.
-int64_t convert(Tape& tape, const Plan& plan, int64_t micro_batch, Graphs graphs = Graphs::kWhole);
+// seeds, so that a like step starts lazily. Returns the micro-batch in use. Throws out of memory when not even one row of an operator without a rule
+// fits; the deferred tensors stay readable.
+int64_t convert(Tape& tape, const Plan& plan, Graphs graphs = Graphs::kWhole);
 
 }  // namespace koila

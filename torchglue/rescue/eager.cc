@@ -13,6 +13,7 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
+#include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
@@ -27,7 +28,7 @@ namespace {
 bool shrink_regions() {
   bool shrunk = false;
   for (const auto& region : session().live_regions()) {
-    shrunk |= boundaries().evict(region->device());
+    shrunk |= may(KOILA_RUNG_OFFLOAD) && boundaries().evict(region->device());
     shrunk |= region->holds_first_frame() && region->shrink();
   }
   return shrunk;
@@ -59,8 +60,9 @@ void check_call_in_flight(const Plan& plan) {
 // Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
+  if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
-  report_rescue(oom, convert(s.tape, plan, first_micro_batch(plan.batch)), plan.batch);
+  report_rescue(oom, convert(s.tape, plan), plan.batch);
   return plan.batch;
 }
 
@@ -74,6 +76,18 @@ bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
     anew &= entry.region != nullptr && !entry.region->materialised(entry.value);
   });
   return anew;
+}
+
+// The reason, with the state that the program's error leaves.
+std::string describe_refusal(const c10::OperatorHandle& op, const std::string& reason) {
+  std::string text = reason;
+  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : " ") + more; };
+  if (op_traits(op).writes) add(op.schema().name() + " writes to its arguments, and may have done part of it.");
+  if (const size_t updated = session().updated.size(); updated > 0 && !c10::AutogradState::get_tls_state().get_grad_mode()) {
+    add("Since the last backward pass " + std::to_string(updated) + (updated == 1 ? " parameter has" : " parameters have") +
+        " been updated: an optimizer's step is half done.");
+  }
+  return text;
 }
 
 void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
@@ -126,8 +140,43 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     if (statistics != nullptr) statistics->restore();
   }
   s.tape.discard();
-  report_refusal(oom, reason, batch);
+  if (may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
+    arguments.put_back(*stack);
+    try {
+      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
+      return;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+    }
+  }
+  report_refusal(oom, describe_refusal(op, reason), batch);
   std::rethrow_exception(ran_out);
+}
+
+// What an optimizer has done so far, for whom its error stops.
+void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  if (!s.had_backward || s.engine_depth > 0 || c10::AutogradState::get_tls_state().get_grad_mode()) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    if (t.requires_grad() && t.is_leaf()) s.updated.insert(t.unsafeGetTensorImpl());
+  });
+}
+
+// Rung 0.
+bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments,
+           const std::optional<WrittenArguments>& written) {
+  for (int tries = 0;;) {
+    const OutOfMemory oom = describe_out_of_memory(op.schema().name());
+    if (!worth_another_try(oom, tries, /*micro_batch=*/false) || (written && !written->make_as_before(op, arguments.values()))) return false;
+    arguments.put_back(*stack);
+    try {
+      call_kernel([&] { run_plainly(op, keys, stack); });
+      report_rescue(oom, KOILA_RUNG_RETRY);
+      return true;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+    }
+  }
 }
 
 }  // namespace
@@ -149,17 +198,22 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   // Tangents are no part of what a region knows of a tensor.
   if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
   s.tape.begin(op, arguments.values());
+  const OpTraits& traits = op_traits(op);
+  if (c10::AutogradState::get_tls_state().get_grad_mode()) s.offload.on_gradients();
   std::exception_ptr ran_out;
   // What is drawn again must be drawn the same, see Note [A step within a backward pass].
   std::optional<RandomState> before;
-  if (op_traits(op).random && s.draws_whole()) {
+  if (traits.random && s.draws_whole()) {
     for_each_tensor(arguments.values(), [&](const at::Tensor& t, int, int) {
       if (!before) before.emplace(t.device());
     });
   }
   std::optional<SavedStatistics> statistics;
-  if (op_traits(op).silent_effect) statistics.emplace(op.schema(), arguments.values());
+  if (traits.silent_effect) statistics.emplace(op.schema(), arguments.values());
+  std::optional<WrittenArguments> written;
+  if (traits.writes && !traits.foreach) written.emplace(op, arguments.values());
   try {
+    const Offload::MustNotFail must_not(traits.writes);
     call_kernel([&] { run_plainly(op, keys, stack); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
@@ -168,12 +222,17 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     }
     ran_out = std::current_exception();
   }
+  // What it drew before it failed would be drawn twice.
+  const bool may_retry = (!traits.writes || written) && !traits.silent_effect && (!traits.random || before);
+  if (ran_out && before) before->restore();
+  if (ran_out && may_retry && retry(op, keys, stack, arguments, written)) ran_out = nullptr;
   if (ran_out) {
     if (before) before->restore();
     rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, std::move(ran_out));
     s.tape.discard();
     return;
   }
+  if (traits.writes) note_updates(op, arguments.values());
   s.tape.commit(arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
 }
 

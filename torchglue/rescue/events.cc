@@ -10,7 +10,7 @@ namespace koila {
 
 namespace {
 
-void report(const OutOfMemory& oom, int outcome, const std::string& reason, int64_t micro_batch, int64_t batch) {
+void report(const OutOfMemory& oom, int outcome, int rung, const std::string& reason, int64_t micro_batch, int64_t batch) {
   const Session& s = session();
   koila_oom_event event{};
   event.device = oom.device;
@@ -23,6 +23,8 @@ void report(const OutOfMemory& oom, int outcome, const std::string& reason, int6
   event.reason = reason.c_str();
   event.micro_batch = micro_batch;
   event.batch = batch;
+  event.rung = rung;
+  event.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - oom.at).count();
   s.runtime->on_oom(&event);
 }
 
@@ -35,9 +37,11 @@ OutOfMemory describe_out_of_memory(const std::string& op) {
   return {failure.device, backward ? KOILA_BACKWARD : grad ? KOILA_FORWARD : KOILA_NO_GRAD, op, failure.requested, failure.live};
 }
 
-void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) { report(oom, KOILA_RESCUED, "", micro_batch, batch); }
+void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) { report(oom, KOILA_RESCUED, KOILA_RUNG_SPLIT, "", micro_batch, batch); }
 
-void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, reason, 0, batch); }
+void report_rescue(const OutOfMemory& oom, koila_rung rung) { report(oom, KOILA_RESCUED, rung, "", 0, 0); }
+
+void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, 0, reason, 0, batch); }
 
 void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch) {
   report_refusal(oom, reason, batch);

@@ -3,8 +3,11 @@
 
 #include <c10/core/Device.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "runtime/abi.h"
 
 namespace koila {
 
@@ -14,12 +17,16 @@ struct OutOfMemory {
   std::string op;
   int64_t requested = 0;
   int64_t live = 0;
+  std::chrono::steady_clock::time_point at = std::chrono::steady_clock::now();
 };
 
 // The out-of-memory that was thrown last on this thread's watch: what the allocator noted, with the phase as it is now.
 OutOfMemory describe_out_of_memory(const std::string& op);
 
+// By micro-batches.
 void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch);
+// By another rung.
+void report_rescue(const OutOfMemory& oom, koila_rung rung);
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch);
 
 // Reports it, and throws the error that a step too large for the memory gives, with koila's reason.

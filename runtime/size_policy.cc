@@ -1,0 +1,190 @@
+#include "runtime/size_policy.h"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
+namespace koila {
+namespace {
+
+constexpr std::int64_t kLasts = 256;           // steps
+constexpr std::int64_t kLastsAtMost = 1 << 16;
+constexpr std::size_t kFailuresAtMost = 16;
+constexpr std::size_t kSizesAtMost = 32;
+constexpr double kNear = 0.02;    // what is available differs by less: the same conditions
+constexpr double kFaster = 0.95;  // worth another size
+constexpr int kTimed = 3;         // steps, until a time is believed
+
+}  // namespace
+
+void SizePolicy::Times::add(double seconds) { last[count++ % 5] = seconds; }
+
+double SizePolicy::Times::best() const { return count < kTimed ? 0 : *std::min_element(last, last + std::min(count, 5)); }
+
+SizePolicy::SizePolicy(std::int64_t batch, std::int64_t first, Options options)
+    : batch_(batch), rows_(std::clamp<std::int64_t>(first, 1, batch)), most_(rows_), options_(options) {}
+
+std::int64_t SizePolicy::evened(std::int64_t rows) const {
+  if (rows >= batch_) return batch_;
+  if (options_.way == Way::kPow2) return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(rows)));
+  const std::int64_t count = passes(rows);
+  return (batch_ + count - 1) / count;
+}
+
+// The line through the two points around `rows`, or the last ones on that side; beyond the largest from the one that is farthest from it, so that a
+// little noise is no slope. Through one point: from `at_none` at no rows.
+std::int64_t SizePolicy::line(const ByRows& points, std::int64_t rows, std::int64_t at_none) {
+  const auto through = [rows](std::int64_t r1, std::int64_t n1, std::int64_t r2, std::int64_t n2) {
+    const double slope = std::max(0.0, static_cast<double>(n2 - n1) / static_cast<double>(r2 - r1));
+    return std::max<std::int64_t>(0, n1 + static_cast<std::int64_t>(slope * static_cast<double>(rows - r1)));
+  };
+  if (points.empty()) return 0;
+  if (const auto known = points.find(rows); known != points.end()) return known->second;
+  const auto above = points.upper_bound(rows);
+  const auto& smallest = *points.begin();
+  if (points.size() == 1) return through(0, std::min(at_none, smallest.second), smallest.first, smallest.second);
+  const auto& first = above == points.begin() ? *above : above == points.end() ? smallest : *std::prev(above);
+  const auto& second = above == points.begin() ? *std::next(above) : above == points.end() ? *std::prev(above) : *above;
+  return through(first.first, first.second, second.first, second.second);
+}
+
+// The most, but for what was once.
+void SizePolicy::put(ByRows& points, std::int64_t rows, std::int64_t bytes) {
+  const auto [at, fresh] = points.try_emplace(rows, bytes);
+  if (!fresh) at->second = bytes >= at->second ? bytes : at->second - (at->second - bytes) / 8;
+  if (points.size() <= kSizesAtMost) return;
+  points.erase(std::next(points.begin()) == at ? std::next(at) : std::next(points.begin()));
+}
+
+std::optional<std::int64_t> SizePolicy::need(std::int64_t rows) const {
+  if (needs_.empty()) return std::nullopt;
+  return line(needs_, rows, standing_) + line(excess_, rows, 0);
+}
+
+bool SizePolicy::has_failed(std::int64_t rows, std::int64_t available) const {
+  return std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) {
+    return rows >= f.rows && step_ < f.until && static_cast<double>(available) <= static_cast<double>(f.available) * (1 + kNear);
+  });
+}
+
+bool SizePolicy::fits(std::int64_t rows, std::int64_t available, double margin) const {
+  return static_cast<double>(*need(rows)) <= static_cast<double>(available) * (1 - margin) && !has_failed(rows, available);
+}
+
+// 0: none.
+std::int64_t SizePolicy::largest(std::int64_t available, double margin) const {
+  std::int64_t low = 0, high = batch_ + 1;
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (fits(middle, available, margin) ? low : high) = middle;
+  }
+  return low;
+}
+
+std::int64_t SizePolicy::by_memory(std::int64_t available) {
+  if (needs_.empty()) {
+    while (rows_ > 1 && has_failed(rows_, available)) rows_ /= 2;
+    return rows_;
+  }
+  std::int64_t rows = evened(std::max<std::int64_t>(1, largest(available, options_.margin)));
+  if (unsure_ && rows > rows_) return rows_;
+  // By so little it may be the margin alone.
+  if (rows < most_ && fits(most_, available, 0)) return most_;
+  // Fewer passes, or it is not worth a change.
+  if (rows > most_ && rows < batch_ && passes(rows) == passes(most_) && fits(most_, available, options_.margin)) return most_;
+  // The model says that not even one row fits, and errs more likely than not.
+  if (rows == 1 && most_ > 1 && largest(available, 0) == 0) rows = has_failed(most_ / 2, available) ? 1 : most_ / 2;
+  return rows;
+}
+
+std::int64_t SizePolicy::by_time(std::int64_t most) const {
+  const auto seconds = [&](std::int64_t rows) {
+    const auto known = times_.find(rows);
+    return known == times_.end() ? 0.0 : known->second.best();
+  };
+  std::int64_t best = most;
+  while (seconds(best) > 0 && best > 1) {
+    const std::int64_t half = evened(best / 2);
+    if (half == best) break;
+    if (seconds(half) == 0) return half;
+    if (seconds(half) > kFaster * seconds(best)) break;
+    best = half;
+  }
+  return best;
+}
+
+std::int64_t SizePolicy::begin(std::optional<std::int64_t> available) {
+  available_ = available;
+  failed_ = false;
+  if (options_.way == Way::kFixed || !available) return rows_;
+  std::erase_if(failures_, [&](const Failure& f) { return step_ > f.until + f.lasts; });
+  most_ = by_memory(*available);
+  rows_ = options_.timed && options_.way == Way::kModel && most_ < batch_ ? by_time(most_) : most_;
+  return rows_;
+}
+
+void SizePolicy::use(std::int64_t rows) { rows_ = most_ = std::clamp<std::int64_t>(rows, 1, batch_); }
+
+void SizePolicy::passed(std::int64_t rows, std::int64_t bytes, std::int64_t standing) {
+  if (rows < 1 || rows >= batch_ || bytes < 0) return;
+  standing_ = std::max<std::int64_t>(0, std::min(standing, bytes));
+  put(needs_, rows, bytes);
+}
+
+std::int64_t SizePolicy::failed(std::int64_t rows) {
+  rows = std::clamp<std::int64_t>(rows, 1, batch_);
+  failed_ = true;
+  if (available_ && rows > 1) {
+    std::int64_t lasts = kLasts;
+    for (const Failure& f : failures_) {
+      if (f.rows == rows) lasts = std::min(kLastsAtMost, std::max(lasts, f.lasts * 4));
+    }
+    const Failure failure{rows, *available_, step_ + lasts, lasts};
+    std::erase_if(failures_, [&](const Failure& f) { return f.rows >= failure.rows && f.available <= failure.available && f.until <= failure.until; });
+    if (failures_.size() >= kFailuresAtMost) failures_.erase(failures_.begin());
+    failures_.push_back(failure);
+  }
+  rows_ = std::max<std::int64_t>(1, std::min(rows_, rows / 2));  // several parts of a step may say so
+  if (options_.way == Way::kPow2) rows_ = evened(rows_);
+  most_ = rows_;
+  return rows_;
+}
+
+void SizePolicy::end(std::int64_t bytes, double seconds, bool in_parts) {
+  ++step_;
+  unsure_ = failed_ && in_parts;
+  if (rows_ >= batch_) {
+    if (bytes <= 0 || failed_) return;
+    needs_[batch_] = bytes;
+    excess_[batch_] = 0;
+    return;
+  }
+  if (!needs_.empty()) put(excess_, rows_, std::max<std::int64_t>(0, bytes - line(needs_, rows_, standing_)));
+  if (!failed_ && (times_.size() < kSizesAtMost || times_.count(rows_) > 0)) times_[rows_].add(seconds);
+}
+
+std::vector<SizePolicy::Observation> SizePolicy::observations() const {
+  std::map<std::int64_t, Observation> all;
+  for (const auto& [rows, bytes] : needs_) all[rows] = {rows, *need(rows), 0};
+  for (const auto& [rows, times] : times_) {
+    all[rows].rows = rows;
+    all[rows].seconds = times.best();
+  }
+  std::vector<Observation> list;
+  for (const auto& [rows, observation] : all) list.push_back(observation);
+  return list;
+}
+
+void SizePolicy::restore(const std::vector<Observation>& observations, const std::vector<Failure>& failures) {
+  for (const Observation& o : observations) {
+    if (o.rows < 1 || o.rows > batch_) continue;
+    if (o.bytes > 0) needs_[o.rows] = o.bytes;
+    if (o.seconds > 0) {
+      for (int i = 0; i < kTimed; ++i) times_[o.rows].add(o.seconds);
+    }
+  }
+  failures_ = failures;
+  for (Failure& f : failures_) f.until = step_ + f.lasts;
+}
+
+}  // namespace koila
