@@ -152,11 +152,10 @@ class OpCall {
   bool scale_outputs_by_rows_ = false;
 };
 
-// A rule function is asked only when at least one tensor argument is Shard or Partial, and is responsible for every tensor argument:
-// each must be covered by require() or be Replicate on purpose.
-class UserOperator;  // user_rules.h
+class UserOperator;  // user_rules.cc
 
-// A function of a table, or what a user wrote of an operator.
+// A function of a table, or what a user wrote of an operator. It is asked only when at least one tensor argument is Shard or Partial, and is
+// responsible for every tensor argument: each must be covered by require() or be Replicate on purpose.
 class RuleFn {
  public:
   using Function = Verdict (*)(OpCall&);
