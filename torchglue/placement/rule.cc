@@ -146,8 +146,6 @@ bool OpCall::require(ArgRef ref, const Placement& wanted) {
   return true;
 }
 
-std::shared_ptr<const Ragged> OpCall::rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ ? counter_(mask, picked_dim) : nullptr; }
-
 void OpCall::scale_literal(int arg, int element, int64_t factor) { literals_.push_back({arg, element, factor}); }
 
 void OpCall::set_argument(int arg, c10::IValue value) { replaced_.emplace_back(arg, std::move(value)); }
