@@ -96,6 +96,7 @@ class OpCall {
   double number(int arg, double otherwise = 0) const;
   bool boolean(int arg, bool otherwise = false) const;
   std::optional<std::vector<int64_t>> integers(int arg) const;  // int[], SymInt[], int? -> nullopt when None
+  TensorSpec* find_tensor(ArgRef arg);                          // null when there is none
   // As the counter says; null without one. It has to live as long as rules are asked about this call, or about a copy.
   std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ != nullptr ? counter_->rows_under(mask, picked_dim) : nullptr; }
   void set_counter(RowCounter& counter) { counter_ = &counter; }
@@ -143,8 +144,6 @@ class OpCall {
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
-  TensorSpec* find_tensor(ArgRef arg);
-
   const c10::FunctionSchema* schema_;
   int64_t batch_;
   std::vector<Arg> args_;
@@ -216,6 +215,9 @@ const Rule* find_rule(const c10::FunctionSchema& schema);
 
 // Whether the tables answer for an operator, or for one of its overloads where `overload` is empty.
 bool has_built_in_rule(const std::string& name, const std::string& overload);
+
+// "aten::add" for "aten::add_"; empty where the name is not that of an in-place twin.
+std::string_view functional_twin(std::string_view name);
 
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
 // rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, or none for several

@@ -221,8 +221,7 @@ struct Book {
 
   std::deque<Line>* find(const std::string& name) {
     if (const auto it = lines.find(name); it != lines.end()) return &it->second;
-    const bool twin = name.ends_with('_') && !name.ends_with("__");
-    const auto it = twin ? lines.find(std::string_view(name).substr(0, name.size() - 1)) : lines.end();
+    const auto it = lines.find(functional_twin(name));
     return it == lines.end() ? nullptr : &it->second;
   }
 };
