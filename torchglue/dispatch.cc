@@ -212,15 +212,6 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   mark_results(split, torch::jit::last(*stack, op.schema().returns().size()));
 }
 
-}  // namespace
-
-bool lazy_possible() {
-  const Session& s = session();
-  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.lazy();
-}
-
-namespace {
-
 // In place of the arguments.
 void put_results(torch::jit::Stack* stack, size_t arguments, std::vector<c10::IValue> results) {
   torch::jit::drop(*stack, arguments);
@@ -293,20 +284,33 @@ bool materialise_split(const Question& q, bool but_for_the_step_within) {
   return any;
 }
 
-// The question again, for the region's batch: marks of other batches are real tensors like any other.
-OpCall call_for(const Region& region, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, Question& q) {
-  OpCall call(op.schema(), region.batch());
-  call.set_counter([&q, arguments, batch = region.batch()](OpCall::ArgRef ref, int64_t) {
-    const c10::IValue& argument = arguments[ref.arg];
+// Reads the masks among a call's arguments. One that has no value yet is noted instead.
+class MasksOfCall final : public OpCall::RowCounter {
+ public:
+  MasksOfCall(Question& q, at::ArrayRef<c10::IValue> arguments, int64_t batch) : q_(q), arguments_(arguments), batch_(batch) {}
+
+  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t) override {
+    const c10::IValue& argument = arguments_[ref.arg];
     const at::Tensor mask = ref.element < 0 ? argument.toTensor() : argument.toListRef()[ref.element].toTensor();
-    for (const SplitArgument& a : q.split) {
+    for (const SplitArgument& a : q_.split) {
       if (a.region != nullptr && a.tensor.is_same(mask)) {  // its value is needed
-        q.mask = a.tensor;
-        return std::shared_ptr<const Ragged>();
+        q_.mask = a.tensor;
+        return nullptr;
       }
     }
-    return session().masks.rows_under(mask, batch);
-  });
+    return session().masks.rows_under(mask, batch_);
+  }
+
+ private:
+  Question& q_;
+  at::ArrayRef<c10::IValue> arguments_;
+  int64_t batch_;
+};
+
+// The question again, for the region's batch: marks of other batches are real tensors like any other.
+OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q, MasksOfCall& masks) {
+  OpCall call(op.schema(), region.batch());
+  call.set_counter(masks);
   call.args() = std::move(q.call.args());
   for (OpCall::Arg& arg : call.args()) {
     for (TensorSpec& t : arg.tensors) {
@@ -406,7 +410,8 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     const auto region = choose_region(q);
     if (!region) continue;
 
-    OpCall call = call_for(*region, op, arguments, q);
+    MasksOfCall masks(q, arguments, region->batch());
+    OpCall call = call_for(*region, op, q, masks);
     if (call.first_split() == nullptr) return false;
     Verdict verdict = ask(traits.rule, call);
     if (q.mask.defined() && !q.mask.requires_grad()) {
@@ -446,6 +451,11 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 }
 
 }  // namespace
+
+bool lazy_possible() {
+  const Session& s = session();
+  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.lazy();
+}
 
 bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   static thread_local int depth = 0;  // decomposed operators come back here

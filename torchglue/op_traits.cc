@@ -7,37 +7,21 @@
 #include <utility>
 
 #include "torchglue/placement/creation.h"
+#include "torchglue/placement/schema_types.h"
 #include "torchglue/placement/user_rules.h"
 
 namespace koila {
 
 namespace {
 
-bool is_tensor_type(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType:
-      return true;
-    case c10::TypeKind::ListType:
-    case c10::TypeKind::OptionalType:
-      return is_tensor_type(type->containedType(0));
-    default:
-      return false;
-  }
-}
-
-bool is_list(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::OptionalType) return is_list(type->containedType(0));
-  return type->kind() == c10::TypeKind::ListType;
-}
-
 OpTraits examine(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpTraits traits;
   traits.rule = find_rule(schema);
   for (const c10::Argument& argument : schema.arguments()) {
-    traits.kinds.push_back(!is_tensor_type(argument.type()) ? ArgumentKind::kOther
-                           : is_list(argument.type())       ? ArgumentKind::kTensorList
-                                                            : ArgumentKind::kTensor);
+    traits.kinds.push_back(!is_tensor_type(*argument.type()) ? ArgumentKind::kOther
+                           : is_list_type(*argument.type())  ? ArgumentKind::kTensorList
+                                                             : ArgumentKind::kTensor);
   }
   size_t written = 0;
   for (const c10::Argument& argument : schema.arguments()) {
@@ -51,7 +35,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   }
   traits.writes = written > 0;
   traits.in_place = written == 1 && schema.arguments()[0].alias_info() != nullptr && schema.arguments()[0].alias_info()->isWrite();
-  for (const c10::Argument& result : schema.returns()) traits.tensor_result |= is_tensor_type(result.type());
+  for (const c10::Argument& result : schema.returns()) traits.tensor_result |= is_tensor_type(*result.type());
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
@@ -68,10 +52,6 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
   return traits;
 }
-
-}  // namespace
-
-namespace {
 
 std::atomic<uint32_t> deregistrations{0};
 

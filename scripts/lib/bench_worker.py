@@ -4,7 +4,6 @@ Two of these run side by side, one plain and one under koila, and bench.py asks 
 falls on both alike.
 """
 
-import ctypes
 import json
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+
+from koila_abi import Koila
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import char_gpt  # noqa: E402
@@ -229,23 +230,8 @@ def step(name):
     return prepare(*MODELS[parts[1]](int(parts[2])))
 
 
-class Peak:
-    def __init__(self):
-        library = ctypes.CDLL(None)
-        self.library = library if hasattr(library, "koila_peak_bytes") else None
-        if self.library:
-            self.library.koila_peak_bytes.restype = ctypes.c_int64
-
-    def reset(self):
-        if self.library:
-            self.library.koila_reset_peak(-1)
-
-    def bytes(self):
-        return self.library.koila_peak_bytes(-1) if self.library else None
-
-
 def main():
-    peak = Peak()
+    koila = Koila()
     name = run = None
     for line in sys.stdin:
         wanted, repetitions = line.split()
@@ -254,11 +240,11 @@ def main():
             name, run = wanted, step(wanted)
             for _ in range(3):
                 run()
-        peak.reset()
+        koila.reset_peak()
         began = time.perf_counter()
         for _ in range(int(repetitions)):
             run()
-        print(json.dumps([time.perf_counter() - began, peak.bytes()]), flush=True)
+        print(json.dumps([time.perf_counter() - began, koila.peak()]), flush=True)
 
 
 if __name__ == "__main__":

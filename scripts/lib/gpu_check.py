@@ -212,7 +212,7 @@ class Check:
             figures = {"rows": rows, "micro_batch": micro}
             figures.update(self.pair(lambda: self.plain()("timed", micro_batch=micro, **case)["seconds"], lambda: split("timed", **case)["seconds"]))
             self.plain()("drop")
-            regions = split("regions", out=str(self.work / f"split-{model}"))
+            regions = split("regions")
             figures["regions"], figures["passes"] = regions["count"], regions["runs"]
             if not regions["runs"] > regions["count"] >= 2 * self.rounds:
                 raise Failed("koila did not split the steps", figures)
@@ -251,7 +251,7 @@ class Check:
 
     def ledger(self):
         self.needs_gpu()
-        return self.judge_ledger(self.track()("ledger", out=str(self.work / "ledger")))
+        return self.judge_ledger(self.track()("ledger"))
 
     def nvidia_smi(self):
         if shutil.which("nvidia-smi") is None:
@@ -269,7 +269,7 @@ class Check:
         try:
             figures = self.exact("gpt", "float32", track, rescue)
             if ledger:
-                figures.update(self.judge_ledger(track("ledger", out=str(self.work / f"ledger-{name}"))))
+                figures.update(self.judge_ledger(track("ledger")))
             return figures
         finally:
             track.close()

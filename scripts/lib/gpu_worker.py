@@ -3,7 +3,6 @@
 Several of these live side by side, plain and under koila in its modes, since starting torch on a GPU takes longer than most of what is asked.
 """
 
-import ctypes
 import json
 import os
 import sys
@@ -16,46 +15,11 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 from gpu_models import SIZES  # noqa: E402
+from koila_abi import CPU, Koila  # noqa: E402
 
 DEVICE = torch.device(sys.argv[1])
-PLACE = 0 if DEVICE.type == "cuda" else -1
 KINDS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class Koila:
-    """koila's C ABI; without the preload its figures are None."""
-
-    def __init__(self):
-        library = ctypes.CDLL(None)
-        self.library = library if hasattr(library, "koila_live_bytes") else None
-        if self.library:
-            for name in ("koila_live_bytes", "koila_peak_bytes"):
-                getattr(library, name).restype = ctypes.c_int64
-            library.koila_set_budget.argtypes = [ctypes.c_int, ctypes.c_int64]
-            library.koila_write_report.argtypes = [ctypes.c_char_p]
-
-    def live(self):
-        return self.library and self.library.koila_live_bytes(PLACE)
-
-    def peak(self):
-        return self.library and self.library.koila_peak_bytes(PLACE)
-
-    def reset_peak(self):
-        if self.library:
-            self.library.koila_reset_peak(PLACE)
-
-    def limit(self, budget):
-        if self.library and self.library.koila_set_budget(PLACE, budget) != 0:
-            raise RuntimeError(f"koila takes no budget for device {PLACE}")
-
-    def report(self, path):
-        if not self.library or self.library.koila_write_report(path.encode()) != 0:
-            return None
-        with open(path) as file:
-            return json.load(file)
-
-
-koila = Koila()
+koila = Koila(0 if DEVICE.type == "cuda" else CPU)
 
 
 def synchronize():
@@ -135,9 +99,8 @@ def train(ask):
     answer.update(peak=koila.peak(), base=allocated(), losses=losses)
     if DEVICE.type == "cuda":
         answer["reserved_peak"] = torch.cuda.max_memory_reserved()
-    if koila.library:
-        koila.limit(0)
-    report = koila.report(ask["out"] + ".json") if ask.get("out") else None
+    koila.limit(0)
+    report = koila.report() if ask.get("out") else None
     if report:
         answer.update(rescues=report["rescues"], torch=report["torch_version"], notes=report["notes"],
                       refusals=[refusal["reason"] for refusal in report["refusals"]], micro_batch=report["micro_batch"])
@@ -188,7 +151,7 @@ def drop(ask):
 
 def regions(ask):
     """How many regions ran so far, and in how many passes."""
-    total = koila.report(ask["out"] + ".json")["regions_total"]
+    total = koila.report()["regions_total"]
     return {"count": total["count"], "runs": total["runs"]}
 
 
@@ -218,7 +181,7 @@ def ledger(ask):
     torch.cuda.empty_cache()
     answer["emptied"] = figures()
     answer["backend"] = torch.cuda.get_allocator_backend()
-    report = koila.report(ask["out"] + ".json") if koila.library else None
+    report = koila.report()
     answer["sources"] = (report or {}).get("sources", [])
     answer["notes"] = (report or {}).get("notes", [])
     return answer

@@ -1,33 +1,22 @@
 """Allocates and frees tensors on the simulated device at random, and compares koila's figures with the caching allocator's own. One JSON line.
 
-To be run under the preload, with tests/cuda/device on PYTHONPATH.
+To be run under the preload, with tests/cuda/device and scripts/lib on PYTHONPATH.
 """
 
-import ctypes
 import json
-import os
 import random
 import sys
-import tempfile
 
 import torch
 
 import sim_cuda  # noqa: F401
+from koila_abi import Koila
 
-koila = ctypes.CDLL(None)
-koila.koila_write_report.argtypes = [ctypes.c_char_p]
-
-
-def report():
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "report.json")
-        assert koila.koila_write_report(path.encode()) == 0
-        with open(path) as file:
-            return json.load(file)
+koila = Koila(0)
 
 
 def figures():
-    device = report()["devices"].get("cuda:0", {})
+    device = koila.report()["devices"].get("cuda:0", {})
     stats = torch.cuda.memory_stats()
     return {"tensors": device.get("tensor_bytes", 0), "requested": stats.get("requested_bytes.all.current", 0),
             "live": device.get("live_bytes", 0), "reserved": stats.get("reserved_bytes.all.current", 0)}
@@ -69,7 +58,7 @@ def main():
     seen.append(figures())
     churn(rng, held, 100)
     seen.append(figures())
-    found = report()
+    found = koila.report()
     print(json.dumps({"seen": seen, "message": message, "notes": found["notes"], "device": found["devices"].get("cuda:0", {}),
                       "sources": found["sources"]}))
 

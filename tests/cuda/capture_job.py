@@ -1,31 +1,25 @@
 """Trains, and between two steps captures a CUDA graph, by the runtime's own calls: the simulated device does its work at once all the same.
 
-To be run with tests/cuda/device on PYTHONPATH. Prints a line for each step; and, under koila, how many regions there have been by then.
+To be run with tests/cuda/device and scripts/lib on PYTHONPATH. Prints a line for each step; and, under koila, how many regions there have been by then.
 """
 
 import ctypes
-import json
 import os
 import sys
-import tempfile
 
 import torch
 import torch.nn.functional as F
 
 import sim_cuda  # noqa: F401
+from koila_abi import Koila
 
 # As PyTorch's own libraries call it: by name, wherever the name leads.
 cuda = ctypes.CDLL(None)
 
 
 def regions():
-    if not hasattr(cuda, "koila_write_report"):
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "report.json")
-        cuda.koila_write_report(path.encode())
-        with open(path) as file:
-            return json.load(file)["regions_total"]["count"]
+    report = Koila(0).report()
+    return report and report["regions_total"]["count"]
 
 
 torch.manual_seed(0)

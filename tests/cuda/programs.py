@@ -23,7 +23,7 @@ KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 
 needs_device = pytest.mark.skipif(not (DEVICE / "libsim_cuda_kernels.so").exists(),
                                   reason="no CUDA build of torch to take the allocator from (.cache/c10_cuda/why_not)")
-ON_DEVICE = {"PYTHONPATH": str(ROOT / "tests/cuda/device"), "OMP_NUM_THREADS": "1"}  # for a script()
+ON_DEVICE = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("tests/cuda/device", "scripts/lib")), "OMP_NUM_THREADS": "1"}  # for a script()
 
 
 @dataclasses.dataclass

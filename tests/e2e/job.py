@@ -9,7 +9,6 @@ The answer: {"signal": n, "exit": n, "timeout": bool}; the child's result is pic
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import functools
 import importlib
@@ -36,50 +35,10 @@ import styles  # noqa: F401
 import traps  # noqa: F401
 from task import FAMILIES, Record
 
-NUMBERS = {"cpu": -1, "cuda": 0}
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+from koila_abi import CPU, Koila  # noqa: E402
 
-
-class Koila:
-    """koila's C ABI, where it is preloaded; else every figure is None and limits are an error."""
-
-    def __init__(self, device):
-        self.device = NUMBERS[device]
-        library = ctypes.CDLL(None)
-        self.library = library if hasattr(library, "koila_live_bytes") else None
-        if self.library:
-            for name in ("koila_live_bytes", "koila_peak_bytes", "koila_allocations"):
-                getattr(library, name).restype = ctypes.c_int64
-            library.koila_set_budget.argtypes = [ctypes.c_int, ctypes.c_int64]
-            library.koila_set_inject.argtypes = [ctypes.c_char_p]
-            library.koila_write_report.argtypes = [ctypes.c_char_p]
-
-    def live(self):
-        return self.library and self.library.koila_live_bytes(self.device)
-
-    def peak(self):
-        return self.library and self.library.koila_peak_bytes(self.device)
-
-    def allocations(self):
-        return self.library and self.library.koila_allocations(self.device)
-
-    def reset_peak(self):
-        if self.library:
-            self.library.koila_reset_peak(self.device)
-
-    def limit(self, budget, inject):
-        if not self.library:
-            assert not budget and not inject, "limits need koila"
-            return
-        assert self.library.koila_set_budget(self.device, budget or 0) == 0, "koila_set_budget"
-        assert self.library.koila_set_inject((inject or "").encode()) == 0, f"koila_set_inject({inject})"
-
-    def report(self, path):
-        if not self.library or self.library.koila_write_report(path.encode()) != 0:
-            return None
-        with open(path) as file:
-            text = file.read()
-        os.unlink(path)
-        return json.loads(text)
+NUMBERS = {"cpu": CPU, "cuda": 0}
 
 
 def bytes_held(*tensors):
@@ -134,13 +93,13 @@ def ran_out(error):
     return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, torch.AcceleratorError) and "out of memory" in str(error))
 
 
-def run(case, budget, inject, scratch):
+def run(case, budget, inject):
     with on_device(case.get("device", "cpu")):
-        return run_here(case, budget, inject, scratch)
+        return run_here(case, budget, inject)
 
 
-def run_here(case, budget, inject, scratch):
-    koila = Koila(case.get("device", "cpu"))
+def run_here(case, budget, inject):
+    koila = Koila(NUMBERS[case.get("device", "cpu")])
     torch.set_default_dtype(getattr(torch, case["dtype"]))
     torch.manual_seed(case["seed"])
     task = FAMILIES[case["family"]]()
@@ -202,10 +161,10 @@ def run_here(case, budget, inject, scratch):
         result.update(peak=max(stepping, loading), stepping=stepping, loading=loading)
     if koila.library:
         result["requests"] = koila.allocations() - start
-    koila.limit(0, "")
+    koila.limit(0)
     record.state(model, optimizer)
     result["arrays"] = record.arrays
-    result["report"] = koila.report(f"{scratch}.json")
+    result["report"] = koila.report()
     return result
 
 
@@ -216,7 +175,7 @@ def child(request):
     faulthandler.enable(sys.stderr)
     code = 0
     try:
-        result = run(request["case"], request.get("budget"), request.get("inject"), request["out"])
+        result = run(request["case"], request.get("budget"), request.get("inject"))
         with open(request["out"], "wb") as file:
             pickle.dump(result, file)
     except BaseException:

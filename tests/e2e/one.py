@@ -40,7 +40,7 @@ def main():
         import job
         job.prepare(args.family)
         with open(args.child, "wb") as file:
-            pickle.dump(job.run(dataclasses.asdict(case), args.budget, args.inject, args.child), file)
+            pickle.dump(job.run(dataclasses.asdict(case), args.budget, args.inject), file)
         return
 
     koila = {k: v for k, v in os.environ.items() if k.startswith("KOILA_") and k not in ("KOILA_GDB", "KOILA_LIBRARY")}

@@ -83,5 +83,12 @@ TEST(Rule, AQuestionWithoutAnswerStaysAsItWas) {
   EXPECT_EQ(call.tensor(1).placement, Placement::shard(0));
 }
 
+TEST(Rule, TheTablesAnswerForTwins) {
+  for (const char* name : {"aten::add", "aten::add_", "aten::view", "aten::view_copy", "aten::log_softmax"}) EXPECT_TRUE(has_built_in_rule(name, "")) << name;
+  for (const char* name : {"aten::ad", "aten::nothing_copy", "aten::__iadd__", "mine::add_"}) EXPECT_FALSE(has_built_in_rule(name, "")) << name;
+  EXPECT_TRUE(has_built_in_rule("aten::log_softmax", "int"));
+  EXPECT_FALSE(has_built_in_rule("aten::log_softmax", "other"));
+}
+
 }  // namespace
 }  // namespace koila

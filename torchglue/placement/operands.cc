@@ -1,5 +1,7 @@
 #include "torchglue/placement/operands.h"
 
+#include <ATen/ops/scalar_tensor.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -92,6 +94,16 @@ std::optional<std::vector<int64_t>> reduced_dims(const OpCall& call, int64_t ndi
     dim = *wrapped;
   }
   return dims;
+}
+
+Verdict mean_of_sum(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  const auto dims = reduced_dims(call, self.dim());
+  if (!dims || self.dtype == c10::ScalarType::Half) return Verdict::kNo;  // the sum may overflow where the mean does not
+  double entries = 1;
+  for (int64_t dim : *dims) entries *= static_cast<double>(self.sizes[dim]);
+  call.divide_outputs_by({}, [entries](const std::vector<c10::IValue>&) { return at::scalar_tensor(entries, at::kDouble); });
+  return local(call, Placement::partial());
 }
 
 }  // namespace koila

@@ -37,6 +37,10 @@ Verdict local(OpCall& call, const Placement& all_outputs);
 // f(first argument) for an f that is linear: a Partial stays Partial as long as everything else is Replicate.
 bool linear_in_first(const OpCall& call);
 
+// A mean to which rows give unequal numbers of entries, of a call that was made a sum: divides it by all entries that the first argument has along the
+// reduced dimensions.
+Verdict mean_of_sum(OpCall& call);
+
 // The dtype argument, or nullopt when the operator has none or it was not given.
 std::optional<c10::ScalarType> dtype_argument(const OpCall& call);
 // Sums of values cast one by one equal the cast sum (to rounding): not when a fraction is cut off, nor when a count becomes a truth.

@@ -9,6 +9,11 @@
 
 namespace koila {
 
+// The entries of a dimension that each row of the batch owns, where they are not as many for all.
+struct Ragged {
+  std::vector<int64_t> first;  // of each row, and the end of the last: B + 1 numbers
+};
+
 // For a region whose batch has B rows, micro-batch rows [b, e):
 //
 //   Replicate                 every micro-batch sees the same full value.
@@ -17,10 +22,6 @@ namespace koila {
 //                             [B*T, V] is Shard(0, 1, T); [T*B, V] is Shard(0, T, 1).
 //   Shard(dim, ragged)        row r of the batch owns entries [first[r], first[r + 1]) of `dim`: what a mask over the rows has picked.
 //   Partial                   the full value is the sum of the micro-batches' values.
-struct Ragged {
-  std::vector<int64_t> first;  // of each row, and the end of the last: B + 1 numbers
-};
-
 struct Placement {
   enum class Kind : uint8_t { kReplicate, kShard, kPartial };
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "torchglue/placement/operands.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/user_rules.h"
 
@@ -46,6 +47,66 @@ const Rule* look_up(const std::string& name, const std::string& overload) {
   auto it = rules.find(name);
   return it == rules.end() ? nullptr : &it->second;
 }
+
+// Where the tables have it under another name: view_copy() is view() in memory of its own.
+std::string_view table_twin(std::string_view name) {
+  constexpr std::string_view kCopy = "_copy";
+  return name.ends_with(kCopy) ? name.substr(0, name.size() - kCopy.size()) : functional_twin(name);
+}
+
+const Rule* find_built_in_rule(const std::string& name, const std::string& overload) {
+  if (const Rule* rule = look_up(name, overload)) return rule;
+  const std::string_view twin = table_twin(name);
+  return twin.empty() ? nullptr : look_up(std::string(twin), overload);
+}
+
+bool has_overloads(std::string_view name) {
+  const auto is_overload = [prefix = std::string(name) + "."](const auto& entry) { return entry.first.starts_with(prefix); };
+  return !name.empty() && std::any_of(table().begin(), table().end(), is_overload);
+}
+
+std::set<RuleFn::Function>& ragged_functions() {
+  static auto* functions = new std::set<RuleFn::Function>;
+  return *functions;
+}
+
+struct SplitArguments {
+  bool on_one_device = true;  // and what comes of them too
+  bool ragged = false;
+};
+
+SplitArguments look_at_split(const OpCall& call) {
+  SplitArguments found;
+  const TensorSpec* split = call.first_split();
+  if (split == nullptr) return found;
+  const c10::Device device = split->device;
+  const bool moves = call.schema().name() == "aten::to" || call.schema().name() == "aten::type_as";
+  for (const OpCall::Arg& arg : call.args()) {
+    for (const TensorSpec& t : arg.tensors) {
+      found.ragged |= t.placement.ragged != nullptr;
+      if (t.defined && t.device != device && (moves || !t.placement.is_replicate())) found.on_one_device = false;
+    }
+    if (!arg.value.isDevice()) continue;
+    const c10::Device asked = arg.value.toDevice();
+    if (asked.type() != device.type() || (asked.has_index() && asked != device)) found.on_one_device = false;
+  }
+  return found;
+}
+
+// Asks again with these arguments as Replicate. Leaves the question as it was when the answer is no.
+bool local_with(const Rule& rule, OpCall& call, const std::vector<ArgRef>& whole) {
+  std::vector<Placement> before;
+  for (ArgRef ref : whole) before.push_back(std::exchange(call.find_tensor(ref)->placement, Placement::replicate()));
+  call.clear_answer();
+  if (rule.fn(call) == Verdict::kLocal) {
+    call.set_whole(whole);
+    return true;
+  }
+  for (size_t i = 0; i < whole.size(); ++i) call.find_tensor(whole[i])->placement = before[i];
+  return false;
+}
+
+int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t.sizes.end(), int64_t{1}, std::multiplies<>()); }
 
 }  // namespace
 
@@ -146,8 +207,6 @@ bool OpCall::require(ArgRef ref, const Placement& wanted) {
   return true;
 }
 
-std::shared_ptr<const Ragged> OpCall::rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ ? counter_(mask, picked_dim) : nullptr; }
-
 void OpCall::scale_literal(int arg, int element, int64_t factor) { literals_.push_back({arg, element, factor}); }
 
 void OpCall::set_argument(int arg, c10::IValue value) { replaced_.emplace_back(arg, std::move(value)); }
@@ -181,88 +240,25 @@ void OpCall::clear_answer() {
   scale_outputs_by_rows_ = false;
 }
 
-namespace {
-
-std::set<RuleFn::Function>& ragged_functions() {
-  static auto* functions = new std::set<RuleFn::Function>;
-  return *functions;
-}
-
-}  // namespace
-
 RegisterRagged::RegisterRagged(std::initializer_list<RuleFn::Function> functions) { ragged_functions().insert(functions); }
 
 RegisterRules::RegisterRules(std::initializer_list<Rule> rules) {
   for (const Rule& rule : rules) table().emplace(rule.name, rule);
 }
 
-namespace {
-
-// Split tensors, and what comes of them, are all on one device.
-bool on_one_device(const OpCall& call) {
-  const TensorSpec* split = call.first_split();
-  if (split == nullptr) return true;
-  const c10::Device device = split->device;
-  const bool moves = call.schema().name() == "aten::to" || call.schema().name() == "aten::type_as";
-  for (const OpCall::Arg& arg : call.args()) {
-    for (const TensorSpec& t : arg.tensors) {
-      if (t.defined && t.device != device && (moves || !t.placement.is_replicate())) return false;
-    }
-    if (!arg.value.isDevice()) continue;
-    const c10::Device asked = arg.value.toDevice();
-    if (asked.type() != device.type() || (asked.has_index() && asked != device)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
-namespace {
-
-TensorSpec& spec(OpCall& call, OpCall::ArgRef ref) { return call.args()[ref.arg].tensors[std::max(ref.element, 0)]; }
-
-// Asks again with these arguments as Replicate. Leaves the question as it was when the answer is no.
-bool local_with(const Rule& rule, OpCall& call, const std::vector<OpCall::ArgRef>& whole) {
-  std::vector<Placement> before;
-  for (OpCall::ArgRef ref : whole) before.push_back(std::exchange(spec(call, ref).placement, Placement::replicate()));
-  call.clear_answer();
-  if (rule.fn(call) == Verdict::kLocal) {
-    call.set_whole(whole);
-    return true;
-  }
-  for (size_t i = 0; i < whole.size(); ++i) spec(call, whole[i]).placement = before[i];
-  return false;
-}
-
-bool any_ragged(const OpCall& call) {
-  for (const OpCall::Arg& arg : call.args()) {
-    for (const TensorSpec& t : arg.tensors) {
-      if (t.placement.ragged) return true;
-    }
-  }
-  return false;
-}
-
-int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t.sizes.end(), int64_t{1}, std::multiplies<>()); }
-
-}  // namespace
-
 Verdict ask(const Rule* rule, OpCall& call) {
-  if (rule == nullptr || !on_one_device(call)) return Verdict::kNo;
-  if (any_ragged(call)) {
+  if (rule == nullptr) return Verdict::kNo;
+  const SplitArguments split = look_at_split(call);
+  if (!split.on_one_device) return Verdict::kNo;
+  if (split.ragged) {
     const bool answers = rule->fn.user() == nullptr && ragged_functions().count(rule->fn.function()) > 0;
     return answers && rule->fn(call) == Verdict::kLocal ? Verdict::kLocal : Verdict::kNo;
   }
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
-  std::vector<OpCall::ArgRef> partial, shard;
-  for (size_t i = 0; i < call.args().size(); ++i) {
-    const OpCall::Arg& arg = call.args()[i];
-    for (size_t j = 0; j < arg.tensors.size(); ++j) {
-      const TensorSpec& t = arg.tensors[j];
-      const OpCall::ArgRef ref{static_cast<int>(i), arg.is_tensor_list ? static_cast<int>(j) : -1};
-      if (t.defined && t.placement.is_partial()) partial.push_back(ref);
-      if (t.defined && t.placement.is_shard()) shard.push_back(ref);
-    }
+  std::vector<ArgRef> partial, shard;
+  for (ArgRef ref : defined_operands(call)) {
+    if (spec(call, ref).placement.is_partial()) partial.push_back(ref);
+    if (spec(call, ref).placement.is_shard()) shard.push_back(ref);
   }
   if (!partial.empty() && !shard.empty() && local_with(*rule, call, partial)) return Verdict::kStaged;
   if (!partial.empty() || shard.size() != 2) return Verdict::kNo;
@@ -271,33 +267,20 @@ Verdict ask(const Rule* rule, OpCall& call) {
   return local_with(*rule, call, {shard[0]}) || local_with(*rule, call, {shard[1]}) ? Verdict::kStaged : Verdict::kNo;
 }
 
-static const Rule* find_built_in_rule(const c10::FunctionSchema& schema) {
-  // Named dimensions: no rule can read them.
-  if (schema.overload_name().find("name") != std::string::npos || schema.overload_name().find("Dimname") != std::string::npos) return nullptr;
-  const std::string& name = schema.name();
-  if (const Rule* rule = look_up(name, schema.overload_name())) return rule;
-  // view_copy() is view() in memory of its own.
-  constexpr std::string_view kCopy = "_copy";
-  if (name.ends_with(kCopy)) return look_up(name.substr(0, name.size() - kCopy.size()), schema.overload_name());
-  if (name.size() > 2 && name.back() == '_' && name[name.size() - 2] != '_') {
-    return look_up(name.substr(0, name.size() - 1), schema.overload_name());
-  }
-  return nullptr;
-}
-
 const Rule* find_rule(const c10::FunctionSchema& schema) {
-  const Rule* rule = find_built_in_rule(schema);
+  // Named dimensions ("names", "Dimname"): no rule of the tables can read them.
+  const bool named = schema.overload_name().find("name") != std::string::npos;
+  const Rule* rule = named ? nullptr : find_built_in_rule(schema.name(), schema.overload_name());
   return rule != nullptr ? rule : find_user_rule(schema);
 }
 
 bool has_built_in_rule(const std::string& name, const std::string& overload) {
-  const bool twin = name.ends_with('_') && !name.ends_with("__");
-  for (const std::string& one : {name, twin ? name.substr(0, name.size() - 1) : name}) {
-    if (look_up(one, overload) != nullptr) return true;
-    const auto is_overload = [&](const auto& entry) { return entry.first.starts_with(one + "."); };
-    if (overload.empty() && std::any_of(table().begin(), table().end(), is_overload)) return true;
-  }
-  return false;
+  if (find_built_in_rule(name, overload) != nullptr) return true;
+  return overload.empty() && (has_overloads(name) || has_overloads(table_twin(name)));
+}
+
+std::string_view functional_twin(std::string_view name) {
+  return name.ends_with('_') && !name.ends_with("__") ? name.substr(0, name.size() - 1) : std::string_view();
 }
 
 bool draws(const Rule* rule, const OpCall& call) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,6 +69,17 @@ class OpCall {
     bool is_tensor_list = false;      // Tensor[], Tensor?[]
   };
 
+  // Knows how many entries a mask picks.
+  class RowCounter {
+   public:
+    // The entries of each row that a mask picks, its first dimension being the batch's; `picked_dim` is their dimension in the result. Null where
+    // the mask's value is not known.
+    virtual std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) = 0;
+
+   protected:
+    ~RowCounter() = default;
+  };
+
   OpCall(const c10::FunctionSchema& schema, int64_t batch) : schema_(&schema), batch_(batch) {}
 
   // --- the question ---
@@ -84,11 +96,10 @@ class OpCall {
   double number(int arg, double otherwise = 0) const;
   bool boolean(int arg, bool otherwise = false) const;
   std::optional<std::vector<int64_t>> integers(int arg) const;  // int[], SymInt[], int? -> nullopt when None
-  // The entries of each row that a mask picks, its first dimension being the batch's; `picked_dim` is their dimension in the result. Null where the
-  // mask's value is not known.
-  std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const;
-  using Counter = std::function<std::shared_ptr<const Ragged>(ArgRef mask, int64_t picked_dim)>;
-  void set_counter(Counter counter) { counter_ = std::move(counter); }
+  TensorSpec* find_tensor(ArgRef arg);                          // null when there is none
+  // As the counter says; null without one. It has to live as long as rules are asked about this call, or about a copy.
+  std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ != nullptr ? counter_->rows_under(mask, picked_dim) : nullptr; }
+  void set_counter(RowCounter& counter) { counter_ = &counter; }
   // The first sharded or partial tensor argument, in schema order; null when there is none.
   const TensorSpec* first_split() const;
 
@@ -133,13 +144,10 @@ class OpCall {
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
-  TensorSpec* find_tensor(ArgRef arg);
-
-  Counter counter_;
-
   const c10::FunctionSchema* schema_;
   int64_t batch_;
   std::vector<Arg> args_;
+  RowCounter* counter_ = nullptr;
   std::vector<Slice> slices_;
   std::vector<Literal> literals_;
   std::vector<std::pair<int, c10::IValue>> replaced_;
@@ -152,11 +160,10 @@ class OpCall {
   bool scale_outputs_by_rows_ = false;
 };
 
-// A rule function is asked only when at least one tensor argument is Shard or Partial, and is responsible for every tensor argument:
-// each must be covered by require() or be Replicate on purpose.
-class UserOperator;  // user_rules.h
+class UserOperator;  // user_rules.cc
 
-// A function of a table, or what a user wrote of an operator.
+// A function of a table, or what a user wrote of an operator. It is asked only when at least one tensor argument is Shard or Partial, and is
+// responsible for every tensor argument: each must be covered by require() or be Replicate on purpose.
 class RuleFn {
  public:
   using Function = Verdict (*)(OpCall&);
@@ -208,6 +215,9 @@ const Rule* find_rule(const c10::FunctionSchema& schema);
 
 // Whether the tables answer for an operator, or for one of its overloads where `overload` is empty.
 bool has_built_in_rule(const std::string& name, const std::string& overload);
+
+// "aten::add" for "aten::add_"; empty where the name is not that of an in-place twin.
+std::string_view functional_twin(std::string_view name);
 
 // The rule's answer; kNo where there is no rule, and for a call that goes from one device to another: a region is on one device. Where the
 // rule has none for a call that mixes Partial with Shard arguments, and one for the same call with the Partial ones summed, or none for several

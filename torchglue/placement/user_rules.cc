@@ -16,6 +16,7 @@
 
 #include "runtime/rule_text.h"
 #include "torchglue/placement/operands.h"
+#include "torchglue/placement/schema_types.h"
 
 namespace koila {
 
@@ -25,25 +26,6 @@ struct Line {
   RuleText text;
   std::atomic<bool> off{false};
 };
-
-bool is_tensor(const c10::TypePtr& type) {
-  switch (type->kind()) {
-    case c10::TypeKind::TensorType: return true;
-    case c10::TypeKind::ListType:
-    case c10::TypeKind::OptionalType: return is_tensor(type->containedType(0));
-    default: return false;
-  }
-}
-
-bool is_integer(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::OptionalType) return is_integer(type->containedType(0));
-  return type->kind() == c10::TypeKind::IntType || type->kind() == c10::TypeKind::SymIntType;
-}
-
-bool is_list_of_integers(const c10::TypePtr& type) {
-  if (type->kind() == c10::TypeKind::OptionalType) return is_list_of_integers(type->containedType(0));
-  return type->kind() == c10::TypeKind::ListType && is_integer(type->containedType(0));
-}
 
 // A line as one operator's schema has it: arguments by number. Those that the line does not name are Replicate.
 struct Alternative {
@@ -70,14 +52,14 @@ Alternative suit(Line& line, const c10::FunctionSchema& schema) {
   Alternative suited{&line, std::vector<PlacementText>(schema.arguments().size()), {}};
   for (const ArgumentText& argument : line.text.arguments) {
     const int index = index_of(schema, argument.name);
-    if (!is_tensor(schema.arguments()[index].type())) throw DoesNotSuit{"takes no tensor as '" + argument.name + "'; expected a tensor, or a list of them"};
+    if (!is_tensor_type(*schema.arguments()[index].type())) throw DoesNotSuit{"takes no tensor as '" + argument.name + "'; expected a tensor, or a list of them"};
     suited.placements[index] = argument.placement;
   }
   for (const RowsText& rows : line.text.rows) {
     const int index = index_of(schema, rows.argument);
-    const c10::TypePtr& type = schema.arguments()[index].type();
-    if (rows.element && !is_list_of_integers(type)) throw DoesNotSuit{"takes no list of integers as '" + rows.argument + "'"};
-    if (!rows.element && !is_integer(type)) throw DoesNotSuit{"takes no integer as '" + rows.argument + "'" + (is_list_of_integers(type) ? "; expected an element of the list, such as " + rows.argument + "[0]: rows" : "")};
+    const c10::Type& type = *schema.arguments()[index].type();
+    if (rows.element && !is_integer_list_type(type)) throw DoesNotSuit{"takes no list of integers as '" + rows.argument + "'"};
+    if (!rows.element && !is_integer_type(type)) throw DoesNotSuit{"takes no integer as '" + rows.argument + "'" + (is_integer_list_type(type) ? "; expected an element of the list, such as " + rows.argument + "[0]: rows" : "")};
     suited.rows.emplace_back(index, rows.element);
   }
   const size_t results = schema.returns().size();
@@ -85,7 +67,7 @@ Alternative suit(Line& line, const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
     const c10::AliasInfo* alias = result.alias_info();
     if (alias != nullptr && !alias->isWrite()) throw DoesNotSuit{"gives a view of an argument; expected results of their own"};
-    if (!is_tensor(result.type())) throw DoesNotSuit{"gives a result that is no tensor, which micro-batches cannot put together"};
+    if (!is_tensor_type(*result.type())) throw DoesNotSuit{"gives a result that is no tensor, which micro-batches cannot put together"};
   }
   // See Note [In-place operators and out=]: the first argument is written and handed back, and nothing else.
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
@@ -111,10 +93,7 @@ class UserOperator {
   std::string name;
   std::vector<Alternative> alternatives;
 
-  Verdict answer(OpCall& call) const {
-    const Alternative* found = choose(call);
-    return found != nullptr ? Verdict::kLocal : Verdict::kNo;
-  }
+  Verdict answer(OpCall& call) const { return choose(call) != nullptr ? Verdict::kLocal : Verdict::kNo; }
 
   // The first that fits, which has filled in the answer; null when there is none.
   const Alternative* choose(OpCall& call) const {
@@ -145,7 +124,7 @@ class UserOperator {
         if (text.kind == PlacementText::Kind::kReplicate && !t.placement.is_replicate()) return false;
         if (!text.is_shard() || t.placement.is_replicate()) continue;
         if (!t.placement.is_shard()) return false;
-        if (split.rows && (split.rows->outer != t.placement.outer || split.rows->inner != t.placement.inner)) return false;
+        if (split.rows && !split.rows->splits_like(t.placement)) return false;
         split.rows = t.placement;
         if (text.kind != PlacementText::Kind::kShardAny) continue;
         if (split.any && *split.any != t.placement.dim) return false;
@@ -221,8 +200,7 @@ struct Book {
 
   std::deque<Line>* find(const std::string& name) {
     if (const auto it = lines.find(name); it != lines.end()) return &it->second;
-    const bool twin = name.ends_with('_') && !name.ends_with("__");
-    const auto it = twin ? lines.find(std::string_view(name).substr(0, name.size() - 1)) : lines.end();
+    const auto it = lines.find(functional_twin(name));
     return it == lines.end() ? nullptr : &it->second;
   }
 };
@@ -250,7 +228,7 @@ void add_user_rule(const char* text, const char* where) noexcept {
     parsed.rule->where = where;
     Book& b = book();
     const std::lock_guard lock(b.mutex);
-    const std::string full = parsed.rule->name + (parsed.rule->overload.empty() ? "" : "." + parsed.rule->overload);
+    const std::string full = c10::toString(c10::OperatorName(parsed.rule->name, parsed.rule->overload));
     if (has_built_in_rule(parsed.rule->name, parsed.rule->overload)) {
       b.warn(std::string(where) + ": koila has a rule for " + full + " already, which stays; expected an operator without one");
       return;
@@ -270,7 +248,7 @@ const Rule* find_user_rule(const c10::FunctionSchema& schema) {
   const std::lock_guard lock(b.mutex);
   std::deque<Line>* lines = b.find(schema.name());
   if (lines == nullptr) return nullptr;
-  const std::string full = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
+  const std::string full = c10::toString(schema.operator_name());
   Book::Made& made = b.made[full];
   std::string text = c10::toString(schema);
   if (made.lines == lines->size() && made.schema == text) return made.rule;

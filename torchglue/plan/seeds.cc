@@ -98,28 +98,40 @@ OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std
 
 namespace {
 
-using PlannedMasks = std::map<TapeValueId, std::shared_ptr<const Ragged>>;
+// Stands in for how many entries of each row a mask picked: which are whose is of no matter to a plan, only that it is the same mask.
+class PlannedMasks final : public OpCall::RowCounter {
+ public:
+  PlannedMasks(const Tape& tape, int64_t batch) : tape_(tape), batch_(batch) {}
 
-// A stand-in for how many entries of each row a mask picked: which are whose is of no matter to a plan, only that it is the same mask.
-std::shared_ptr<const Ragged> picked_by(const Tape& tape, const TapeOp& op, OpCall::ArgRef ref, int64_t dim, int64_t batch, PlannedMasks& masks) {
-  const auto mask = std::find_if(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
-  if (mask == op.refs.end() || op.outputs.empty() || op.outputs[0] == kNoTapeValue) return nullptr;
-  const auto& sizes = tape.values()[op.outputs[0]].sizes;
-  if (dim >= static_cast<int64_t>(sizes.size())) return nullptr;
-  auto& rows = masks[mask->value];
-  if (!rows) {
-    Ragged even;
-    for (int64_t r = 0; r <= batch; ++r) even.first.push_back(sizes[dim] * r / batch);
-    rows = std::make_shared<const Ragged>(std::move(even));
+  // Whose arguments are spoken of from here on.
+  void now_of(const TapeOp& op) { op_ = &op; }
+
+  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t dim) override {
+    const auto mask = std::find_if(op_->refs.begin(), op_->refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
+    if (mask == op_->refs.end() || op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
+    const auto& sizes = tape_.values()[op_->outputs[0]].sizes;
+    if (dim >= static_cast<int64_t>(sizes.size())) return nullptr;
+    auto& rows = rows_[mask->value];
+    if (!rows) {
+      Ragged even;
+      for (int64_t r = 0; r <= batch_; ++r) even.first.push_back(sizes[dim] * r / batch_);
+      rows = std::make_shared<const Ragged>(std::move(even));
+    }
+    return rows;
   }
-  return rows;
-}
+
+ private:
+  const Tape& tape_;
+  int64_t batch_;
+  const TapeOp* op_ = nullptr;
+  std::map<TapeValueId, std::shared_ptr<const Ragged>> rows_;  // by mask
+};
 
 }  // namespace
 
 Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) {
   Plan plan;
-  PlannedMasks masks;
+  PlannedMasks masks(tape, batch);
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so
   // they stay what they are, whole, and are sliced where they are read.
   ska::flat_hash_set<uint32_t> whole;
@@ -183,7 +195,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (!reads_split(plan, op)) continue;
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
-      call.set_counter([&](OpCall::ArgRef ref, int64_t dim) { return picked_by(tape, op, ref, dim, batch, masks); });
+      masks.now_of(op);
+      call.set_counter(masks);
       Verdict verdict = ask(traits.rule, call);
       if (splits(verdict) && traits.rule->fn.user() != nullptr && !came_as_said(tape, op, call)) {
         user_rule_broken(*traits.rule, call);

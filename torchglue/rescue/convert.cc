@@ -208,7 +208,6 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
   });
 }
 
-// Whether conversion can succeed; throws CannotConvert when not. Reads only.
 // By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
 bool given_other_memory(const TapeValue& value) {
   if (value.storage == nullptr || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target())) return false;
@@ -216,6 +215,7 @@ bool given_other_memory(const TapeValue& value) {
   return t.defined() && value.storage != storage_of(t);
 }
 
+// Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
     throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");

@@ -40,7 +40,7 @@ void answer(torch::jit::Stack* stack, const OpCall& call, at::Tensor result) {
 
 }  // namespace
 
-bool run_extreme(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const std::string& name = call.schema().name();
   const std::vector<int64_t> dims = *reduced_dims(call, x.dim());
@@ -74,7 +74,7 @@ bool run_extreme(torch::jit::Stack* stack, const OpCall& call, const std::shared
   return true;
 }
 
-bool run_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool run_norm(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor given = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const int order = call.find(call.find("ord") >= 0 ? "ord" : "p");
   const double p = call.number(order, 2);

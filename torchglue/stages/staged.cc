@@ -101,7 +101,7 @@ torch::jit::Stack call_boxed(const c10::OperatorHandle& op, torch::jit::Stack st
   return stack;
 }
 
-void batch_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool batch_norm(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const std::vector<c10::IValue> arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
   const at::Tensor x = arguments[0].toTensor();
   std::vector<int64_t> dims(static_cast<size_t>(x.dim() - 1));
@@ -118,6 +118,7 @@ void batch_norm(torch::jit::Stack* stack, const OpCall& call, const std::shared_
   update_running_statistics({{running_mean, found.mean}, {running_var, found.var * unbiased(found.count)}}, momentum);
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
+  return true;
 }
 
 // The sum over rows of each row's own mean and variance by channel.
@@ -138,7 +139,7 @@ class OwnStatistics : public RowObserver {
   at::Tensor mean_, var_;
 };
 
-void instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   torch::jit::Stack arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
   const at::Tensor x = arguments[0].toTensor();
   const auto running = running_statistics(op.schema(), arguments);
@@ -154,10 +155,11 @@ void instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
   }
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
+  return true;
 }
 
 // aten::var, std, var_mean, std_mean.
-void spread(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool spread(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   std::vector<int64_t> dims = *reduced_dims(call, x.dim());
   std::sort(dims.begin(), dims.end());
@@ -182,6 +184,7 @@ void spread(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<
   torch::jit::drop(*stack, call.args().size());
   stack->emplace_back(finish(std::move(var)));
   if (name.find("_mean") != std::string::npos) stack->emplace_back(finish(std::move(mean)));
+  return true;
 }
 
 // The largest entry along some dimensions, which it keeps.
@@ -202,7 +205,7 @@ class Largest : public RowObserver {
 };
 
 // With the largest entry taken off, sum(exp(x)) over the batch is a Partial like any other; the rest is pointwise.
-void exponentials(torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool exponentials(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor given = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const std::vector<int64_t> dims = *reduced_dims(call, given.dim());
   Largest largest(dims);
@@ -235,7 +238,36 @@ void exponentials(torch::jit::Stack* stack, const OpCall& call, const std::share
   }
   torch::jit::drop(*stack, call.args().size());
   stack->emplace_back(y.to(result));
+  return true;
 }
+
+// How an operator's stage ends.
+struct Stage {
+  const char* name;
+  bool (*run)(const c10::OperatorHandle&, torch::jit::Stack*, const OpCall&, const std::shared_ptr<Region>&);
+};
+
+constexpr Stage kStages[] = {
+    {"aten::_log_softmax", exponentials},
+    {"aten::_softmax", exponentials},
+    {"aten::all", run_extreme},
+    {"aten::amax", run_extreme},
+    {"aten::amin", run_extreme},
+    {"aten::any", run_extreme},
+    {"aten::batch_norm", batch_norm},
+    {"aten::instance_norm", instance_norm},
+    {"aten::linalg_vector_norm", run_norm},
+    {"aten::log_softmax", exponentials},
+    {"aten::logsumexp", exponentials},
+    {"aten::max", run_extreme},
+    {"aten::min", run_extreme},
+    {"aten::norm", run_norm},
+    {"aten::softmax", exponentials},
+    {"aten::std", spread},
+    {"aten::std_mean", spread},
+    {"aten::var", spread},
+    {"aten::var_mean", spread},
+};
 
 }  // namespace
 
@@ -245,22 +277,8 @@ bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const O
   if (op_traits(op).silent_effect && session().in_checkpoint && !running_statistics(op.schema(), arguments).empty()) {
     refuse_split_step(describe_out_of_memory(name), "the step updates running statistics inside a checkpoint, which would do so once more in backward.", region->batch());
   }
-  if (name == "aten::batch_norm") {
-    batch_norm(stack, call, region);
-  } else if (name == "aten::instance_norm") {
-    instance_norm(op, stack, call, region);
-  } else if (name.starts_with("aten::var") || name.starts_with("aten::std")) {
-    spread(stack, call, region);
-  } else if (name == "aten::logsumexp" || name.ends_with("softmax")) {
-    exponentials(stack, call, region);
-  } else if (name == "aten::linalg_vector_norm" || name == "aten::norm") {
-    return run_norm(stack, call, region);
-  } else if (name == "aten::amax" || name == "aten::amin" || name == "aten::max" || name == "aten::min" || name == "aten::any" || name == "aten::all") {
-    return run_extreme(stack, call, region);
-  } else {
-    return false;
-  }
-  return true;
+  const auto* stage = std::find_if(std::begin(kStages), std::end(kStages), [&](const Stage& s) { return s.name == name; });
+  return stage != std::end(kStages) && stage->run(op, stack, call, region);
 }
 
 }  // namespace koila

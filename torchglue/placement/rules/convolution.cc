@@ -10,11 +10,11 @@ template <int N>
 Verdict planes(OpCall&);        // maps planes of N dimensions; whatever stands before them is kept
 Verdict planes_of_any(OpCall&); // [N, C, ...] where the call does not say how many dimensions a plane has
 Verdict samples(OpCall&);       // first argument [N, ...], every other tensor goes along with N
+template <int N>
+Verdict samples_of(OpCall&);    // the same, where the first argument has N dimensions: with one less it is a sample alone
 Verdict grid_size(OpCall&);     // (theta [N, ...], size [N, C, ...])
 template <int N>
 Verdict batched(OpCall&);       // one tensor with N dimensions, batch first
-template <int N>
-Verdict with_samples(OpCall&);   // (self of N dimensions, and another tensor with rows: draws, indices)
 
 const RegisterRules kTable{
     {"aten::conv1d", convolution},
@@ -41,8 +41,8 @@ const RegisterRules kTable{
     {"aten::max_pool2d_with_indices", planes<2>},
     {"aten::max_pool3d", planes<3>},
     {"aten::max_pool3d_with_indices", planes<3>},
-    {"aten::max_unpool2d", with_samples<4>},
-    {"aten::max_unpool3d", with_samples<5>},
+    {"aten::max_unpool2d", samples_of<4>},
+    {"aten::max_unpool3d", samples_of<5>},
 
     {"aten::_upsample_bicubic2d_aa", planes_of_any},
     {"aten::_upsample_bilinear2d_aa", planes_of_any},
@@ -59,8 +59,8 @@ const RegisterRules kTable{
 
     {"aten::affine_grid_generator", grid_size},
     {"aten::col2im", batched<3>},
-    {"aten::fractional_max_pool2d", with_samples<4>},
-    {"aten::fractional_max_pool3d", with_samples<5>},
+    {"aten::fractional_max_pool2d", samples_of<4>},
+    {"aten::fractional_max_pool3d", samples_of<5>},
     {"aten::grid_sampler", samples},
     {"aten::grid_sampler_2d", samples},
     {"aten::grid_sampler_3d", samples},
@@ -114,7 +114,7 @@ Verdict grid_size(OpCall& call) {
 }
 
 template <int N>
-Verdict with_samples(OpCall& call) { return call.tensor(0).dim() == N ? samples(call) : Verdict::kNo; }
+Verdict samples_of(OpCall& call) { return call.tensor(0).dim() == N ? samples(call) : Verdict::kNo; }
 
 template <int N>
 Verdict batched(OpCall& call) {

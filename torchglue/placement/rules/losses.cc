@@ -5,7 +5,6 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/masked_select.h>
 #include <ATen/ops/ne.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
@@ -78,12 +77,8 @@ Verdict pointwise_loss(OpCall& call) {
   if (!out) return Verdict::kNo;
   const int reduction = call.find("reduction");
   if (!out->ragged || call.integer(reduction, at::Reduction::Mean) != at::Reduction::Mean) return reduced(call, *out);
-  if (call.tensor(0).dtype == c10::ScalarType::Half) return Verdict::kNo;
-  double entries = 1;
-  for (int64_t size : call.tensor(0).sizes) entries *= static_cast<double>(size);
   call.set_argument(reduction, static_cast<int64_t>(at::Reduction::Sum));
-  call.divide_outputs_by({}, [entries](const std::vector<c10::IValue>&) { return at::scalar_tensor(entries, at::kDouble); });
-  return local(call, Placement::partial());
+  return mean_of_sum(call);
 }
 
 Verdict row_loss(OpCall& call) {

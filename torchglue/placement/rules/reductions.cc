@@ -1,7 +1,5 @@
 // Reductions and what else works along one dimension. Over the batch only sums split (to Partial), and means, which are sums; variances
 // need every row first.
-#include <ATen/ops/scalar_tensor.h>
-
 #include <algorithm>
 
 #include "torchglue/placement/alignment.h"
@@ -129,14 +127,6 @@ Verdict count(OpCall& call) {
   return local(call, contains(*dims, p.dim) ? Placement::partial() : after_reduction(call, p, *dims));
 }
 
-// Rows have unequal shares in it: the sum, divided by all entries.
-void divide_by_entries(OpCall& call, const TensorSpec& self, const std::vector<int64_t>& dims) {
-  double entries = 1;
-  for (int64_t dim : dims) entries *= static_cast<double>(self.sizes[dim]);
-  call.run_instead("aten::sum", call.find("dim") < 0 ? "" : "dim_IntList", {});
-  call.divide_outputs_by({}, [entries](const std::vector<c10::IValue>&) { return at::scalar_tensor(entries, at::kDouble); });
-}
-
 Verdict mean(OpCall& call) {
   if (linear_in_first(call)) return result_is_linear(call) ? local(call, Placement::partial()) : Verdict::kNo;
   auto dims = dims_of_shard(call);
@@ -144,9 +134,8 @@ Verdict mean(OpCall& call) {
   const Placement p = call.tensor(0).placement;
   if (!contains(*dims, p.dim)) return local(call, after_reduction(call, p, *dims));
   if (p.ragged) {
-    if (call.tensor(0).dtype == c10::ScalarType::Half) return Verdict::kNo;  // the sum may overflow where the mean does not
-    divide_by_entries(call, call.tensor(0), *dims);
-    return local(call, Placement::partial());
+    call.run_instead("aten::sum", call.find("dim") < 0 ? "" : "dim_IntList", {});
+    return mean_of_sum(call);
   }
   call.scale_outputs_by_rows();
   return local(call, Placement::partial());
