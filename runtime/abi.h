@@ -17,6 +17,15 @@ extern "C" {
 enum { KOILA_ABI_VERSION = 4 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
+enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1 };
+
+// Rungs of the ladder as bits. Refusing is the last one: it is always there, and has no bit.
+enum koila_rung {
+  KOILA_RUNG_RETRY = 1 << 0,    // free caches, and run the operator again
+  KOILA_RUNG_SPLIT = 1 << 1,    // micro-batches
+  KOILA_RUNG_OFFLOAD = 1 << 2,  // values outside the device's memory
+  KOILA_RUNGS_ALL = (1 << 3) - 1,
+};
 
 // spdlog's levels by value.
 enum koila_log_level {
@@ -41,6 +50,9 @@ typedef struct koila_settings {
   int log_level;             // messages below it are not worth formatting
   int verify;                // 1: rules are put to the test
   const char* spill_dir;     // existing folder for unlinked spill files, never null
+  int policy;                // enum koila_policy
+  int ladder;                // bits of enum koila_rung; 0: every out-of-memory is refused
+  const char* cache;         // file of learned micro-batch sizes, which need not exist; never null, "" when none
 } koila_settings;
 
 enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };

@@ -22,7 +22,7 @@ struct Variable {
   const char* name;
   const char* form;      // what is accepted
   const char* fallback;  // what is used in place of a bad value
-  Reader read;           // null: no part of koila reads it yet
+  Reader read;
 };
 
 bool read_flag(const std::string& value, bool& flag) {
@@ -151,6 +151,28 @@ bool read_rules_path(const std::string& value, Config& config, std::string&) {
   return true;
 }
 
+bool read_cache(const std::string& value, Config& config, std::string&) {
+  config.cache = value;
+  return true;
+}
+
+bool read_policy(const std::string& value, Config& config, std::string&) {
+  if (value != "model" && value != "pow2") return false;
+  config.policy = value == "pow2" ? KOILA_POLICY_POW2 : KOILA_POLICY_MODEL;
+  return true;
+}
+
+// "0,1,2". A set: the rungs are climbed in their own order, however they are written.
+bool read_ladder(const std::string& value, Config& config, std::string&) {
+  int rungs = 0;
+  for (const std::string& rung : parts_of(value)) {
+    if (rung.size() != 1 || rung[0] < '0' || rung[0] > '3') return false;
+    rungs |= 1 << (rung[0] - '0');
+  }
+  config.ladder = rungs & KOILA_RUNGS_ALL;
+  return true;
+}
+
 bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
 bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
@@ -168,10 +190,12 @@ constexpr Variable kVariables[] = {
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
     {"KOILA_RULES", "a path", "no rules", read_rules_path},
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
+    {"KOILA_CACHE", "a path", "no cache", read_cache},
+    {"KOILA_POLICY", "model or pow2", "model", read_policy},
+    {"KOILA_LADDER", "rungs from 0 to 3 with commas such as 0,1,2", "0,1,2", read_ladder},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
     {"KOILA_VERIFY", "0 or 1", "0", read_verify},
-    {"KOILA_CACHE", "", "", nullptr},
 };
 
 // Read by koila's scripts, and in the environment of whatever they start.
@@ -214,8 +238,6 @@ ParsedConfig parse_config(const Environment& environment) {
     const auto* variable = std::find_if(std::begin(kVariables), std::end(kVariables), [&](const Variable& v) { return name == v.name; });
     if (variable == std::end(kVariables)) {
       parsed.problems.push_back({KOILA_LOG_WARN, unknown_name(name)});
-    } else if (variable->read == nullptr) {
-      parsed.problems.push_back({KOILA_LOG_WARN, name + " has no effect: this version of koila does not have it yet"});
     } else if (std::string used = variable->fallback; !variable->read(value, parsed.config, used)) {
       parsed.problems.push_back({KOILA_LOG_WARN, name + "=" + value + " is not understood: want " + variable->form + "; using " + used});
     }

@@ -43,6 +43,9 @@ struct Config {
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
   std::string rules;      // a file of placement rules; empty: none
+  std::string cache;      // a file of learned micro-batch sizes, with %p and %h as written; empty: none
+  int policy = KOILA_POLICY_MODEL;
+  int ladder = KOILA_RUNGS_ALL;
   std::optional<InjectSpec> inject;
   bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;

@@ -99,6 +99,7 @@ bool Runtime::start() {
   // Leaked on purpose: tensors outlive every exit handler.
   auto* runtime = new Runtime(std::move(parsed.config));
   runtime->spill_dir_ = spill_dir;
+  runtime->cache_ = from_here(expand_path(runtime->config_.cache));
   runtime->ledger_.of(KOILA_CPU).set_budget(cpu_budget);
   runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
 
@@ -112,6 +113,9 @@ bool Runtime::start() {
   settings.log_level = runtime->config_.log_level;
   settings.verify = parsed.config.verify ? 1 : 0;
   settings.spill_dir = runtime->spill_dir_.c_str();
+  settings.policy = runtime->config_.policy;
+  settings.ladder = runtime->config_.ladder;
+  settings.cache = runtime->cache_.c_str();
   runtime_.store(runtime, std::memory_order_release);
   return true;
 }

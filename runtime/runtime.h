@@ -107,6 +107,7 @@ class Runtime {
   Config config_;
   koila_settings settings_ = {};
   std::string spill_dir_;
+  std::string cache_;
   std::string torch_version_;
   Ledger ledger_;
   Injector injector_;

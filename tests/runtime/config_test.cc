@@ -28,6 +28,9 @@ TEST(Config, DefaultsWithoutVariables) {
   ASSERT_EQ(parsed.config.reports.size(), 1U);
   EXPECT_EQ(parsed.config.reports[0].kind, ReportTarget::Kind::kStderr);
   EXPECT_FALSE(parsed.config.inject);
+  EXPECT_EQ(parsed.config.cache, "");
+  EXPECT_EQ(parsed.config.policy, KOILA_POLICY_MODEL);
+  EXPECT_EQ(parsed.config.ladder, 0b0111);
 }
 
 TEST(Config, ReadsEveryVariable) {
@@ -39,6 +42,9 @@ TEST(Config, ReadsEveryVariable) {
                                      {"KOILA_LOG_FILE", "koila.log"},
                                      {"KOILA_SPILL_DIR", "/spill"},
                                      {"KOILA_RULES", "my.rules"},
+                                     {"KOILA_CACHE", "sizes-%h.json"},
+                                     {"KOILA_POLICY", "pow2"},
+                                     {"KOILA_LADDER", "0,1"},
                                      {"KOILA_INJECT_OOM", "cpu:nth:120"},
                                      {"KOILA_STRICT", "1"},
                                      {"KOILA_PYTHON", "/usr/bin/python3"}});
@@ -58,6 +64,9 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.log_file, "koila.log");
   EXPECT_EQ(config.spill_dir, "/spill");
   EXPECT_EQ(config.rules, "my.rules");
+  EXPECT_EQ(config.cache, "sizes-%h.json");
+  EXPECT_EQ(config.policy, KOILA_POLICY_POW2);
+  EXPECT_EQ(config.ladder, KOILA_RUNG_RETRY | KOILA_RUNG_SPLIT);
   ASSERT_TRUE(config.inject);
   EXPECT_EQ(config.inject->number, 120);
   EXPECT_TRUE(config.strict);
@@ -95,9 +104,10 @@ TEST(Config, BadDeviceBudgetsAreNamed) {
 }
 
 TEST(Config, EmptyIsNotSet) {
-  const ParsedConfig parsed = parse({{"KOILA_CPU_MEMORY", ""}, {"KOILA_REPORT", ""}});
+  const ParsedConfig parsed = parse({{"KOILA_CPU_MEMORY", ""}, {"KOILA_REPORT", ""}, {"KOILA_CACHE", ""}, {"KOILA_POLICY", ""}, {"KOILA_LADDER", ""}});
   EXPECT_TRUE(parsed.problems.empty());
   EXPECT_EQ(parsed.config.reports.size(), 1U);
+  EXPECT_EQ(parsed.config.ladder, KOILA_RUNGS_ALL);
 }
 
 TEST(Config, BadValueSaysNameValueFormAndWhatIsUsed) {
@@ -112,7 +122,9 @@ TEST(Config, BadValuesLeaveTheDefault) {
       {"KOILA_MODE", "RESCUE"},       {"KOILA_MICROBATCH", "0"},  {"KOILA_MICROBATCH", "-3"}, {"KOILA_MICROBATCH", "4rows"},
       {"KOILA_CPU_MEMORY", "512"},    {"KOILA_CPU_MEMORY", "0B"}, {"KOILA_LOG", "loud"},
       {"KOILA_INJECT_OOM", "nth:0"},  {"KOILA_STRICT", "true"},   {"KOILA_REPORT", "report"}, {"KOILA_REPORT", ","},
-      {"KOILA_REPORT", "report.html"}};
+      {"KOILA_REPORT", "report.html"}, {"KOILA_POLICY", "linear"}, {"KOILA_POLICY", "MODEL"}, {"KOILA_LADDER", "4"},
+      {"KOILA_LADDER", "0,1,"},       {"KOILA_LADDER", "01"},     {"KOILA_LADDER", "-1"},     {"KOILA_LADDER", "0 1"},
+      {"KOILA_LADDER", "0;1"},        {"KOILA_LADDER", ","},      {"KOILA_LADDER", "off"},    {"KOILA_LADDER", "0,1,x"}};
   for (const auto& [name, value] : bad) {
     problem_of(name, value);
     const Config config = parse({{name, value}}).config;
@@ -123,7 +135,26 @@ TEST(Config, BadValuesLeaveTheDefault) {
     EXPECT_FALSE(config.strict);
     EXPECT_FALSE(config.inject);
     EXPECT_EQ(config.reports.size(), 1U);
+    EXPECT_EQ(config.policy, KOILA_POLICY_MODEL);
+    EXPECT_EQ(config.ladder, KOILA_RUNGS_ALL);
   }
+}
+
+TEST(Config, LadderIsASetOfRungsAndRefusingIsAlwaysThere) {
+  const std::pair<const char*, int> ladders[] = {
+      {"0", 0b001}, {"1", 0b010}, {"2", 0b100}, {"0,1,2", 0b111}, {" 2 , 0 ", 0b101}, {"1,1", 0b010}, {"0,1,3", 0b011}, {"3", 0}, {"0,1,2,3", 0b111}};
+  for (const auto& [value, rungs] : ladders) {
+    const ParsedConfig parsed = parse({{"KOILA_LADDER", value}});
+    EXPECT_TRUE(parsed.problems.empty()) << value;
+    EXPECT_EQ(parsed.config.ladder, rungs) << value;
+  }
+  EXPECT_EQ(problem_of("KOILA_LADDER", "1-2"), "KOILA_LADDER=1-2 is not understood: want rungs from 0 to 3 with commas such as 0,1,2; using 0,1,2");
+}
+
+TEST(Config, PolicyIsAModelOrPowersOfTwo) {
+  EXPECT_EQ(parse({{"KOILA_POLICY", "model"}}).config.policy, KOILA_POLICY_MODEL);
+  EXPECT_EQ(parse({{"KOILA_POLICY", "pow2"}}).config.policy, KOILA_POLICY_POW2);
+  EXPECT_EQ(problem_of("KOILA_POLICY", "best"), "KOILA_POLICY=best is not understood: want model or pow2; using model");
 }
 
 TEST(Config, ReportOffIsNoTarget) { EXPECT_TRUE(parse({{"KOILA_REPORT", "off"}}).config.reports.empty()); }
@@ -144,15 +175,6 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
                                                        {"KOILA_INJECT", "KOILA_INJECT_OOM"}};
   for (const auto& [typo, right] : typos)
     EXPECT_NE(problem_of(typo, "1").find(std::string("did you mean ") + right + "?"), std::string::npos) << typo;
-}
-
-TEST(Config, SaysWhichVariablesHaveNoEffectYet) {
-  for (const char* name : {"KOILA_CACHE"}) {
-    const ParsedConfig parsed = parse({{name, "1"}});
-    ASSERT_EQ(parsed.problems.size(), 1U);
-    EXPECT_EQ(parsed.problems[0].level, KOILA_LOG_WARN);
-    EXPECT_EQ(parsed.problems[0].text, std::string(name) + " has no effect: this version of koila does not have it yet");
-  }
 }
 
 TEST(Config, CuptiIsAskedOnRequestOnly) {

@@ -91,7 +91,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   const koila_settings* settings = runtime->settings;
   trace("attach torch=" + std::string(torch_version) + " mode=" + std::to_string(settings->mode) + " microbatch=" +
         std::to_string(settings->microbatch) + " budget=" + std::to_string(settings->cpu_budget_bytes) + " spill=" + settings->spill_dir +
-        " found=" + std::to_string(found) + " operators=" + std::to_string(operators()) +
+        " policy=" + std::to_string(settings->policy) + " ladder=" + std::to_string(settings->ladder) + " cache=" + settings->cache + " found=" + std::to_string(found) + " operators=" + std::to_string(operators()) +
         " python=" + std::to_string(python_is_ready()));
   if (std::getenv("FAKE_GLUE_FAIL") != nullptr) return 1;
   if (redirects[KOILA_ENGINE_EXECUTE].real != nullptr) *redirects[KOILA_ENGINE_EXECUTE].slot = reinterpret_cast<void*>(&execute);

@@ -66,7 +66,12 @@ def test_mode_off_loads_nothing(fake: Preload) -> None:
 
 def test_settings_arrive(fake: Preload, tmp_path: pathlib.Path) -> None:
     fake.python("import torch", KOILA_MODE="lazy", KOILA_MICROBATCH="7", KOILA_CPU_MEMORY="1GiB", KOILA_SPILL_DIR=str(tmp_path), KOILA_REPORT="off")
-    assert f"mode=3 microbatch=7 budget={1 << 30} spill={tmp_path} " in fake.trace()[0]
+    assert f"mode=3 microbatch=7 budget={1 << 30} spill={tmp_path} policy=0 ladder=7 cache= " in fake.trace()[0]
+
+
+def test_the_cache_has_a_whole_path(fake: Preload, tmp_path: pathlib.Path) -> None:
+    done = fake.python("import os; print(os.getpid()); import torch", cwd=tmp_path, KOILA_CACHE="sizes-%p.json", KOILA_POLICY="pow2", KOILA_LADDER="2,0,3")
+    assert f" policy=1 ladder=5 cache={tmp_path}/sizes-{done.stdout.strip()}.json " in fake.trace()[0]
 
 
 class TestAnotherTorch:
