@@ -89,7 +89,7 @@ std::vector<CachedStep> good(const std::string& path, const std::string& torch =
 void SizeCache::expect_left_alone(const std::string& what) {
   const std::string before = text();
   const SizeCacheFile file = read_size_cache(path_, kTorch);
-  EXPECT_FALSE(file.ours) << before;
+  EXPECT_FALSE(file.ours) << before.substr(0, 200);
   EXPECT_TRUE(file.steps.empty());
   EXPECT_NE(file.problem.find("the cache " + path_ + " (KOILA_CACHE) "), std::string::npos) << file.problem;
   EXPECT_NE(file.problem.find(what), std::string::npos) << file.problem;
@@ -384,6 +384,7 @@ TEST_F(SizeCache, TimesToComeAreNow) {
   for (const CachedStep& read : good(path_)) EXPECT_LE(read.used, std::time(nullptr));
 }
 
+// All of it in the test's own folder (or where nothing can be made): should the code be wrong, root would lose a device for a cache.
 TEST_F(SizeCache, PlacesThatCannotBeWrittenAreSaid) {
   const auto problem_of = [](const std::string& path) {
     const SizeCacheWritten written = write_size_cache(path, kTorch, {step(1)});
@@ -400,7 +401,6 @@ TEST_F(SizeCache, PlacesThatCannotBeWrittenAreSaid) {
   is(problem_of(folder_ + "/none/sizes.json"), "No such file or directory");
   is(read_size_cache(folder_ + "/none/sizes.json", kTorch).problem, "its folder is not there");
   is(problem_of("/proc/sizes.json"), "cannot be locked");
-  is(problem_of("/dev/null"), "is not a regular file");
   fill("x");
   is(problem_of(path_ + "/sizes.json"), "Not a directory");
   is(read_size_cache(path_ + "/sizes.json", kTorch).problem, "Not a directory");
@@ -412,7 +412,7 @@ TEST_F(SizeCache, PlacesThatCannotBeWrittenAreSaid) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder_ + "/link"));
   std::filesystem::create_directories(folder_ + "/in_the_way.json.koila-partial/full");
   is(problem_of(folder_ + "/in_the_way.json"), "cannot be written");
-  ASSERT_EQ(symlink("/etc/nothing", (folder_ + "/linked.json.lock").c_str()), 0);
+  ASSERT_EQ(symlink("elsewhere", (folder_ + "/linked.json.lock").c_str()), 0);
   is(problem_of(folder_ + "/linked.json"), "cannot be locked");
 }
 
@@ -621,6 +621,7 @@ TEST_F(SizeCache, DamagedFilesNeitherThrowNorAreOverwritten) {
     SizeCacheFile file;
     ASSERT_NO_THROW(file = read_size_cache(path_, kTorch)) << damaged;
     ASSERT_EQ(file.problem.find('\n'), std::string::npos);
+    ASSERT_TRUE(file.problem.empty() || file.problem.starts_with("the cache ")) << file.problem;
     SizeCacheWritten written;
     ASSERT_NO_THROW(written = write_size_cache(path_, kTorch, {step(77)})) << damaged;
     if (!file.ours) {
