@@ -49,8 +49,8 @@ Loaded load(const std::string& path) {
   struct stat status = {};
   if (fstat(file, &status) != 0) problem = "cannot be read" + because(errno) + "; name another file";
   else if (!S_ISREG(status.st_mode)) problem = "is not a regular file; name another";
-  const std::string too_large = std::string("is larger than 4 MiB") + kCacheLeftAlone;
-  if (problem.empty() && static_cast<std::uint64_t>(status.st_size) > kCacheFileBytes) problem = too_large;
+  const auto too_large = [] { return std::string("is larger than 4 MiB").append(kCacheLeftAlone); };
+  if (problem.empty() && static_cast<std::uint64_t>(status.st_size) > kCacheFileBytes) problem = too_large();
   char buffer[1 << 14];
   while (problem.empty()) {
     const ssize_t n = read(file, buffer, sizeof buffer);
@@ -58,7 +58,7 @@ Loaded load(const std::string& path) {
     if (n < 0) problem = "cannot be read" + because(errno) + "; name another file";
     if (n <= 0) break;
     text.append(buffer, static_cast<std::size_t>(n));
-    if (text.size() > kCacheFileBytes) problem = too_large;
+    if (text.size() > kCacheFileBytes) problem = too_large();
   }
   close(file);
   if (!problem.empty()) return failed(problem);

@@ -152,7 +152,7 @@ bool is_deep(std::string_view text) {
   return false;
 }
 
-CacheText foreign(const std::string& problem) { return {{}, problem + kCacheLeftAlone, false}; }
+CacheText foreign(std::string problem) { return {{}, std::move(problem.append(kCacheLeftAlone)), false}; }
 
 template <typename T>
 void keep_newest(std::vector<T>& list, std::size_t most) {

@@ -3,6 +3,7 @@
 #define KOILA_RUNTIME_SIZE_CACHE_TEXT_H_
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/size_cache.h"
@@ -30,7 +31,7 @@ struct MalformedStep {
 };
 
 // The end of a problem with a file that is not touched.
-constexpr const char* kCacheLeftAlone = "; it is not used and left as it is: delete it to have it made anew, or name another file";
+constexpr std::string_view kCacheLeftAlone = "; it is not used and left as it is: delete it to have it made anew, or name another file";
 
 CacheText parse_size_cache(const std::string& text);
 std::string size_cache_text(const std::vector<CacheEntry>& entries);

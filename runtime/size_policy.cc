@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <utility>
+
+#include "runtime/size_cache.h"
 
 namespace koila {
 namespace {
@@ -97,19 +100,21 @@ std::int64_t SizePolicy::by_memory(std::int64_t available) {
   return rows;
 }
 
-std::int64_t SizePolicy::by_time(std::int64_t most) const {
+std::int64_t SizePolicy::by_time(std::int64_t most) {
+  if (const auto known = fastest_.find(most); known != fastest_.end()) return known->second;
   const auto seconds = [&](std::int64_t rows) {
     const auto known = times_.find(rows);
     return known == times_.end() ? 0.0 : known->second.best();
   };
   std::int64_t best = most;
-  while (seconds(best) > 0 && best > 1) {
-    const std::int64_t half = evened(best / 2);
-    if (half == best) break;
-    if (seconds(half) == 0) return half;
-    if (seconds(half) > kFaster * seconds(best)) break;
+  if (seconds(best) == 0) return best;
+  for (;;) {
+    const std::int64_t half = best > 1 ? evened(best / 2) : best;
+    if (half != best && seconds(half) == 0) return half;
+    if (half == best || seconds(half) > kFaster * seconds(best)) break;
     best = half;
   }
+  if (fastest_.size() < kSizesAtMost) fastest_[most] = best;
   return best;
 }
 
@@ -118,6 +123,9 @@ std::int64_t SizePolicy::begin(std::optional<std::int64_t> available) {
   failed_ = false;
   if (options_.way == Way::kFixed || !available) return rows_;
   std::erase_if(failures_, [&](const Failure& f) { return step_ > f.until + f.lasts; });
+  if (const auto settled = choices_.find(coarse(*available)); std::exchange(restored_, false) && settled != choices_.end() && fits(settled->second, *available, 0)) {
+    return rows_ = most_ = settled->second;
+  }
   most_ = by_memory(*available);
   rows_ = options_.timed && options_.way == Way::kModel && most_ < batch_ ? by_time(most_) : most_;
   return rows_;
@@ -157,10 +165,19 @@ void SizePolicy::end(std::int64_t bytes, double seconds, bool in_parts) {
     if (bytes <= 0 || failed_) return;
     needs_[batch_] = bytes;
     excess_[batch_] = 0;
+    settle();
     return;
   }
   if (!needs_.empty()) put(excess_, rows_, std::max<std::int64_t>(0, bytes - line(needs_, rows_, standing_)));
   if (!failed_ && (times_.size() < kSizesAtMost || times_.count(rows_) > 0)) times_[rows_].add(seconds);
+  settle();
+}
+
+// A size that is tried for its speed is no choice yet.
+void SizePolicy::settle() {
+  if (failed_ || !available_ || (options_.timed && most_ < batch_ && (fastest_.count(most_) == 0 || fastest_[most_] != rows_))) return;
+  const std::int64_t available = coarse(*available_);
+  if (choices_.size() < kSizesAtMost || choices_.count(available) > 0) choices_[available] = rows_;
 }
 
 std::vector<SizePolicy::Observation> SizePolicy::observations() const {
@@ -175,7 +192,7 @@ std::vector<SizePolicy::Observation> SizePolicy::observations() const {
   return list;
 }
 
-void SizePolicy::restore(const std::vector<Observation>& observations, const std::vector<Failure>& failures) {
+void SizePolicy::restore(const std::vector<Observation>& observations, const std::vector<Failure>& failures, std::map<std::int64_t, std::int64_t> choices) {
   for (const Observation& o : observations) {
     if (o.rows < 1 || o.rows > batch_) continue;
     if (o.bytes > 0) needs_[o.rows] = o.bytes;
@@ -184,7 +201,13 @@ void SizePolicy::restore(const std::vector<Observation>& observations, const std
     }
   }
   failures_ = failures;
-  for (Failure& f : failures_) f.until = step_ + f.lasts;
+  for (Failure& f : failures_) {
+    f.lasts = std::max(f.lasts, kLasts);
+    f.until = step_ + f.lasts;
+  }
+  choices_ = std::move(choices);
+  std::erase_if(choices_, [&](const auto& choice) { return choice.second < 1 || choice.second > batch_; });
+  restored_ = !needs_.empty();
 }
 
 }  // namespace koila

@@ -27,7 +27,7 @@ namespace koila {
 //
 // Note [The fastest size]
 // On the CPU the largest micro-batch is often not the fastest: a smaller one stays in the caches. So half of the best size so far is tried for a few
-// steps, and taken when it is faster by more than a twentieth. That makes the sizes depend on the clock, which is why it is an option.
+// steps, and taken when it is faster by more than a twentieth; once for each size that memory allows. That makes the sizes depend on the clock, which is why it is an option.
 
 class SizePolicy {
  public:
@@ -91,7 +91,10 @@ class SizePolicy {
   // For a cache.
   std::vector<Observation> observations() const;
   const std::vector<Failure>& failures() const { return failures_; }
-  void restore(const std::vector<Observation>& observations, const std::vector<Failure>& failures);
+  // The size that steps settled on, by what was available, in coarse steps (runtime/size_cache.h).
+  const std::map<std::int64_t, std::int64_t>& choices() const { return choices_; }
+  // What another process has learned. Where it had settled on a size, the first step takes it.
+  void restore(const std::vector<Observation>& observations, const std::vector<Failure>& failures, std::map<std::int64_t, std::int64_t> choices);
 
  private:
   using ByRows = std::map<std::int64_t, std::int64_t>;
@@ -110,7 +113,8 @@ class SizePolicy {
   bool fits(std::int64_t rows, std::int64_t available, double margin) const;
   std::int64_t largest(std::int64_t available, double margin) const;
   std::int64_t by_memory(std::int64_t available);
-  std::int64_t by_time(std::int64_t most) const;
+  std::int64_t by_time(std::int64_t most);
+  void settle();
 
   std::int64_t batch_;
   std::int64_t rows_;   // in use
@@ -123,8 +127,11 @@ class SizePolicy {
   std::int64_t standing_ = 0;
   ByRows needs_;   // bytes of a pass, with what stands
   ByRows excess_;  // bytes of a step that are more
-  std::map<std::int64_t, Times> times_;         // by rows
+  std::map<std::int64_t, Times> times_;  // by rows
+  ByRows fastest_;                       // rows, by the most that memory allows: where the search is over
   std::vector<Failure> failures_;
+  std::map<std::int64_t, std::int64_t> choices_;
+  bool restored_ = false;  // and no step since
 };
 
 }  // namespace koila

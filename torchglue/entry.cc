@@ -128,6 +128,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   runtime->set_rules(&add_user_rule);
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
+  s.size_file.load();
   intercept_this_thread();
   return 0;
 }

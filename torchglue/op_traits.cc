@@ -12,11 +12,19 @@
 
 namespace koila {
 
+// FNV-1a.
+uint64_t hash_of_name(const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 namespace {
 
 OpTraits examine(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpTraits traits;
+  traits.name = hash_of_name(c10::toString(schema.operator_name()));
   traits.rule = find_rule(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     traits.kinds.push_back(!is_tensor_type(*argument.type()) ? ArgumentKind::kOther

@@ -9,7 +9,11 @@ namespace koila {
 
 enum class ArgumentKind : uint8_t { kOther, kTensor /* Tensor, Tensor? */, kTensorList /* Tensor[], Tensor?[] */ };
 
+// The same in every process: it goes into files.
+uint64_t hash_of_name(const std::string& name);
+
 struct OpTraits {
+  uint64_t name = 0;                // hash_of_name() of the operator's, with its overload
   std::vector<ArgumentKind> kinds;  // by argument
   const Rule* rule = nullptr;
   bool writes = false;        // writes to an argument

@@ -14,6 +14,7 @@
 #include "torchglue/placement/masks.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/plan/signatures.h"
+#include "torchglue/plan/size_file.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/pressure.h"
@@ -55,6 +56,7 @@ struct Session {
   Signatures signatures;
   StepSizes sizes;
   Offload offload;
+  SizeFile size_file;
   Masks masks;
   Pressure pressure;
   ska::flat_hash_set<size_t> verified;  // calls whose rules stood the test of KOILA_VERIFY

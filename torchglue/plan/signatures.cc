@@ -8,15 +8,8 @@
 
 namespace koila {
 
-namespace {
-
-// Keys of different operators never meet in operators_, so the schema's address may stand for the operator.
-const void* identity(const c10::OperatorHandle& op) { return &op.schema(); }
-
-}  // namespace
-
 uint64_t Signatures::start_key(const c10::OperatorHandle& op, bool grad_mode) {
-  return c10::hash_combine(reinterpret_cast<uintptr_t>(identity(op)), grad_mode ? 2 : 1);
+  return c10::hash_combine(op_traits(op).name, grad_mode ? 2 : 1);
 }
 
 uint64_t Signatures::add_to_key(uint64_t key, const Shape& shape) {
@@ -31,8 +24,8 @@ uint64_t Signatures::add_to_key(uint64_t key, const c10::IValue& sizes) {
   return key;
 }
 
-void Signatures::learn(const c10::OperatorHandle& op, LearnedSeed seed) {
-  operators_[identity(op)] = 1;
+void Signatures::learn(LearnedSeed seed) {
+  operators_.insert(hash_of_name(seed.op));
   auto& seeds = seeds_[seed.key];
   auto same = std::find_if(seeds.begin(), seeds.end(), [&](const LearnedSeed& s) {
     return s.argument == seed.argument && s.element == seed.element && s.placement == seed.placement;
@@ -45,7 +38,7 @@ void Signatures::learn(const c10::OperatorHandle& op, LearnedSeed seed) {
 }
 
 const std::vector<LearnedSeed>* Signatures::find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
-  if (operators_.find(identity(op)) == operators_.end()) return nullptr;
+  if (operators_.count(op_traits(op).name) == 0) return nullptr;
   auto it = seeds_.find(key(op, arguments));
   return it == seeds_.end() ? nullptr : &it->second;
 }

@@ -316,15 +316,6 @@ void Region::backward_done() {
   release();
 }
 
-// The next like step begins with fewer rows.
-void Region::shrink_under_pressure() {
-  Session& s = session();
-  if (statistics.runs == 0 || !s.pressure.persists(device_number(device_), statistics.halvings > 0)) return;
-  if (micro_batch_ <= 1 || s.forced_micro_batch() > 0) return;
-  s.sizes.failed(batch_, micro_batch_);
-  s.log(KOILA_LOG_INFO, "step after step the allocator has to empty its cache: micro-batches of " + std::to_string(micro_batch_ / 2) + " rows from now on");
-}
-
 void Region::release() {
   if (released_) return;
   released_ = true;
@@ -343,7 +334,6 @@ void Region::release() {
     event.operators = static_cast<int64_t>(instructions_.size());
     event.seconds = statistics.seconds;
     session().runtime->on_region(&event);
-    shrink_under_pressure();
   }
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);

@@ -347,7 +347,6 @@ class Region : public std::enable_shared_from_this<Region> {
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
   void leave_room_for(const std::vector<at::Tensor>& gradients);
   int64_t with_another_size(int64_t begin, int64_t end) const;
-  void shrink_under_pressure();
   void halve(int64_t failed);  // rows that did not fit
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
   void bury_dead();

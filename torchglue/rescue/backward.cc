@@ -118,6 +118,7 @@ void end_step() {
   if (s.engine_depth > 0) return;
   s.sizes.end();
   s.offload.end();
+  s.size_file.step_over();
   s.had_backward = true;
   s.updated.clear();
   s.tape.forget_functions();

@@ -286,6 +286,7 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan) {
     learned.argument = seed.created ? -1 : at->arg;
     learned.element = seed.created ? -1 : at->element;
     learned.placement = seed.placement;
+    learned.device = tape.values()[seed.value].device.type();
     if (policy == nullptr) policy = session().signatures.find_policy(key, plan.batch);
     ++times[key];
     found.emplace_back(reader, key, std::move(learned));
@@ -294,9 +295,10 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan) {
   if (policy == nullptr) policy = make_policy(plan.batch, tape.values()[plan.seeds[0].value].device);
   for (auto& [reader, key, seed] : found) {
     seed.key = key;
+    seed.op = c10::toString(reader->op.operator_name());
     seed.policy = policy;
     seed.times = times[key];
-    session().signatures.learn(reader->op, seed);
+    session().signatures.learn(seed);
     seeds.push_back(std::move(seed));
   }
   return seeds;

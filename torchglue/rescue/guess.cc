@@ -60,13 +60,15 @@ void guess_seed(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
     seed.argument = arg;
     seed.element = element;
     seed.placement = Placement::shard(dim);
+    seed.device = t.device().type();
     seed.policy = s.sizes.policy_of(batch);
     if (seed.policy == nullptr) {
       seed.policy = make_policy(batch, t.device());
       seed.policy->use(std::min(kLazyRows, seed.policy->rows()));
     }
     s.log(KOILA_LOG_DEBUG, "dimension " + std::to_string(dim) + " of an argument of " + op.schema().name() + ", " + std::to_string(batch) + " rows, is taken for the batch");
-    s.signatures.learn(op, seed);
+    seed.op = c10::toString(op.operator_name());
+    s.signatures.learn(seed);
     done = true;
   });
 }

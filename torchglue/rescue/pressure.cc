@@ -13,8 +13,11 @@ bool Pressure::persists(int device, bool ran_out) {
   const bool pressed = failed > std::exchange(failed_[device], failed) && !ran_out;
   int& score = score_[device];
   score = pressed ? score + 2 : std::max(0, score - 1);
-  if (score < 3) return false;
+  constexpr int kInVainAtMost = 3;
+  if (!pressed) in_vain_[device] = 0;
+  if (score < 3 || in_vain_[device] >= kInVainAtMost) return false;
   score = 0;
+  ++in_vain_[device];
   return true;
 }
 

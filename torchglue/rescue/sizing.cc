@@ -78,7 +78,7 @@ int64_t StepSizes::begin(const std::shared_ptr<SizePolicy>& policy, c10::Device 
                                        " needed");
   }
   const int64_t base = session().runtime->tensor_bytes(number);
-  steps_.push_back({policy, device, number, rows >= policy->batch(), base, available, base, std::chrono::steady_clock::now(), {}, 0});
+  steps_.push_back({policy, device, number, rows >= policy->batch(), base, available, base, std::chrono::steady_clock::now(), {}, 0, false});
   return rows;
 }
 
@@ -133,12 +133,19 @@ void StepSizes::failed(int64_t batch, int64_t rows) {
   UnderWay* step = find(batch);
   if (step == nullptr) return;
   step->policy->failed(rows);
+  step->ran_out = true;
   // What the failed pass had is not what fewer rows need.
   session().runtime->mark_peak(step->device_number);
   step->peak = session().runtime->marked_peak(step->device_number);
 }
 
 void StepSizes::finish(UnderWay& step) {
+  Session& s = session();
+  const int64_t rows = step.policy->rows();
+  if (step.regions > 0 && rows > 1 && s.forced_micro_batch() == 0 && s.pressure.persists(step.device_number, step.ran_out)) {
+    step.policy->failed(rows);
+    s.log(KOILA_LOG_INFO, "step after step the allocator has to empty its cache: micro-batches of " + std::to_string(step.policy->rows()) + " rows from now on");
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - step.began;
   step.policy->end(step.peak - step.base, seconds.count(), step.regions > 1);
 }

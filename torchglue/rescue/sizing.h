@@ -87,6 +87,7 @@ class StepSizes {
     std::chrono::steady_clock::time_point began;
     ska::flat_hash_map<uint64_t, int> seeds;
     int regions = 0;
+    bool ran_out = false;
   };
 
   UnderWay* find(const SizePolicy& policy);

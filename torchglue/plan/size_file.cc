@@ -1,0 +1,94 @@
+#include "torchglue/plan/size_file.h"
+
+#include <c10/util/hash.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/size_cache.h"
+#include "torchglue/plan/signatures.h"
+#include "torchglue/rescue/sizing.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+void say(const std::string& problem) {
+  if (problem.empty()) return;
+  session().runtime->log(KOILA_LOG_WARN, problem.c_str());
+  session().runtime->on_note(problem.c_str());
+}
+
+}  // namespace
+
+void SizeFile::load() {
+  Session& s = session();
+  const std::string path = s.runtime->settings->cache;
+  if (path.empty()) return;
+  const SizeCacheFile file = read_size_cache(path, TORCH_VERSION);
+  say(file.problem);
+  for (const CachedStep& step : file.steps) {
+    const c10::Device device = step.device == "cpu" ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, 0);
+    const auto policy = make_policy(step.batch, device);
+    std::vector<SizePolicy::Observation> observations;
+    for (const CachedObservation& o : step.observations) observations.push_back({o.rows, o.bytes, o.seconds});
+    std::vector<SizePolicy::Failure> failures;
+    for (const CachedFailure& f : step.failures) failures.push_back({f.rows, f.available, 0, 0});
+    std::map<int64_t, int64_t> choices;
+    for (const CachedChoice& c : step.choices) choices[c.available] = c.rows;
+    policy->restore(observations, failures, std::move(choices));
+    for (const CachedSeed& seed : step.seeds) {
+      s.signatures.learn({seed.op, seed.key, seed.times, seed.argument, seed.element, Placement::shard(seed.dim, seed.outer, seed.inner), device.type(), policy});
+    }
+  }
+  if (!file.steps.empty()) s.log(KOILA_LOG_INFO, "KOILA_CACHE " + path + ": " + std::to_string(file.steps.size()) + " kinds of step are known");
+}
+
+void SizeFile::step_over() {
+  Session& s = session();
+  if (s.signatures.empty() || *s.runtime->settings->cache == 0) return;
+  if (++steps_ < due_) return;
+  constexpr int64_t kAtMostEvery = 4096;  // steps
+  due_ = steps_ + std::min(kAtMostEvery, 3 * steps_);
+  save();
+}
+
+void SizeFile::save() {
+  Session& s = session();
+  std::map<const SizePolicy*, CachedStep> steps;
+  std::map<const SizePolicy*, bool> whole;  // whether every seed can be written
+  s.signatures.for_each([&](const LearnedSeed& seed) {
+    CachedStep& step = steps[seed.policy.get()];
+    const auto fine = whole.try_emplace(seed.policy.get(), true).first;
+    fine->second &= seed.placement.is_shard() && seed.placement.ragged == nullptr;
+    const Placement& p = seed.placement;
+    step.device = seed.device == at::kCPU ? "cpu" : "cuda";
+    step.seeds.push_back({seed.op, seed.key, seed.times, seed.argument, seed.element, p.dim, p.outer, p.inner});
+  });
+  std::vector<CachedStep> known;
+  for (auto& [policy, step] : steps) {
+    if (!policy->knows() || !whole[policy]) continue;
+    std::sort(step.seeds.begin(), step.seeds.end(), [](const CachedSeed& a, const CachedSeed& b) { return a.key < b.key; });
+    for (const CachedSeed& seed : step.seeds) step.id = c10::hash_combine(step.id, seed.key);
+    step.batch = policy->batch();
+    for (const auto& o : policy->observations()) step.observations.push_back({o.rows, o.bytes, o.seconds});
+    for (const auto& f : policy->failures()) step.failures.push_back({f.rows, f.available});
+    for (const auto& [available, rows] : policy->choices()) step.choices.push_back({available, rows});
+    step.used = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    known.push_back(std::move(step));
+  }
+  if (known.empty()) {
+    due_ = steps_ + 1;
+    return;
+  }
+  const SizeCacheWritten written = write_size_cache(s.runtime->settings->cache, TORCH_VERSION, known);
+  if (written.busy) due_ = steps_ + 1;
+  else say(written.problem);
+}
+
+}  // namespace koila
