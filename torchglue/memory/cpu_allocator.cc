@@ -49,8 +49,13 @@ class CountedCpuAllocator final : public c10::Allocator {
     if (bytes > 0) {
       const koila_runtime* runtime = session().runtime;
       if (session().meets_cuda()) attach_cuda_allocator();  // where only accounts are kept, no operator comes by
-      if (const int refused = runtime->reserve(KOILA_CPU, bytes); refused != 0) {
-        if (at::DataPtr outside = serve_from_outside(bytes)) return outside;
+      int tries = 0;
+      for (int refused; (refused = runtime->reserve(KOILA_CPU, bytes)) != 0;) {
+        const Offload::Answer answer = session().offload.ask(KOILA_CPU, bytes, refused == kOnPurpose && tries++ < 2);
+        if (answer == Offload::Answer::kTryAgain) continue;
+        if (answer == Offload::Answer::kServe) {
+          if (at::DataPtr outside = serve_from_outside(bytes)) return outside;
+        }
         fail(bytes, refused);
       }
       try {
@@ -70,9 +75,10 @@ class CountedCpuAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 
  private:
-  // See Note [Serving from outside]. Null: not this one, or there is no room outside either.
+  static constexpr int kOnPurpose = 2;  // see koila_runtime::reserve
+
+  // See Note [Serving from outside]. Null: there is no room outside either.
   static at::DataPtr serve_from_outside(size_t bytes) {
-    if (!session().offload.serves(KOILA_CPU, bytes)) return {nullptr, at::Device(at::kCPU)};
     try {
       return allocate_outside(bytes, at::kCPU);
     } catch (const c10::OutOfMemoryError&) {
@@ -84,7 +90,7 @@ class CountedCpuAllocator final : public c10::Allocator {
     const koila_runtime* runtime = session().runtime;
     const int64_t live = runtime->live_bytes(KOILA_CPU);
     note_allocation_failure({KOILA_CPU, static_cast<int64_t>(bytes), live});
-    if (refused == 2) {
+    if (refused == kOnPurpose) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)),
                        " (made to fail by KOILA_INJECT_OOM); ", human(live), " are in use.");
     }

@@ -32,6 +32,7 @@ void SizeFile::load() {
   if (path.empty()) return;
   const SizeCacheFile file = read_size_cache(path, TORCH_VERSION);
   say(file.problem);
+  usable_ = file.ours;
   for (const CachedStep& step : file.steps) {
     const c10::Device device = step.device == "cpu" ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, 0);
     const auto policy = make_policy(step.batch, device);
@@ -51,7 +52,7 @@ void SizeFile::load() {
 
 void SizeFile::step_over() {
   Session& s = session();
-  if (s.signatures.empty() || *s.runtime->settings->cache == 0) return;
+  if (!usable_ || s.signatures.empty()) return;
   if (++steps_ < due_) return;
   constexpr int64_t kAtMostEvery = 4096;  // steps
   due_ = steps_ + std::min(kAtMostEvery, 3 * steps_);
@@ -87,8 +88,12 @@ void SizeFile::save() {
     return;
   }
   const SizeCacheWritten written = write_size_cache(s.runtime->settings->cache, TORCH_VERSION, known);
-  if (written.busy) due_ = steps_ + 1;
-  else say(written.problem);
+  if (written.busy) {
+    due_ = steps_ + 1;
+  } else if (!written.problem.empty()) {
+    say(written.problem);
+    usable_ = false;
+  }
 }
 
 }  // namespace koila

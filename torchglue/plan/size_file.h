@@ -21,6 +21,7 @@ class SizeFile {
  private:
   void save();
 
+  bool usable_ = false;  // there is one, and it is koila's
   int64_t steps_ = 0;  // since something was known
   int64_t due_ = 1;    // step after which it is written
 };

@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <mutex>
+#include <utility>
 
 namespace koila {
 
@@ -35,7 +36,8 @@ uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b) {
   return seed;
 }
 
-RandomState::RandomState(at::Device device) : generator_(default_generator(device)), saved_(generator_.clone()) {}
+RandomState::RandomState(at::Generator generator) : generator_(std::move(generator)), saved_(generator_.clone()) {}
+RandomState::RandomState(at::Device device) : RandomState(default_generator(device)) {}
 
 void RandomState::restore() {
   std::lock_guard lock(generator_.mutex());

@@ -13,11 +13,13 @@ uint64_t fresh_seed(at::Device device);
 
 uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b);
 
-// Where the device's default generator stands.
+// Where a generator stands.
 class RandomState {
  public:
-  explicit RandomState(at::Device device);
+  explicit RandomState(at::Generator generator);
+  explicit RandomState(at::Device device);  // its default generator
   void restore();
+  const at::Generator& generator() const { return generator_; }
 
  protected:
   at::Generator generator_;

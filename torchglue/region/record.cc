@@ -277,7 +277,9 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       drop_first_frame();
       continue;
     }
-    if (!shrink()) std::rethrow_exception(ran_out);
+    if (shrink()) continue;
+    drop_first_frame();
+    if (!session().offload.begin_in_rows(device_number(device_))) std::rethrow_exception(ran_out);
   }
 
   Instruction& in = *joined;

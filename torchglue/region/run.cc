@@ -431,6 +431,7 @@ void Region::catch_up() {
     }
     if (!shrink()) {
       drop_first_frame();
+      if (session().offload.begin_in_rows(device_number(device_))) continue;
       std::rethrow_exception(ran_out);
     }
   }
@@ -586,7 +587,10 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
       ran_out = std::current_exception();
     }
     if (try_again(tries) || drop_first_frame() || make_room()) continue;
-    if (size == 1 || observed_random_) std::rethrow_exception(ran_out);
+    if (size == 1 || observed_random_) {
+      if (session().offload.begin_in_rows(device_number(device_))) continue;
+      std::rethrow_exception(ran_out);
+    }
     halve(size);
     size = micro_batch_;
     if (!random) continue;

@@ -91,7 +91,7 @@ std::string describe_refusal(const c10::OperatorHandle& op, const std::string& r
 }
 
 void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
-            std::exception_ptr ran_out) {
+            std::optional<RandomState>& before, std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
   std::string reason;
@@ -130,6 +130,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   constexpr int kTriesAtMost = 24;
   for (int tries = 0; tries < kTriesAtMost && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
     reason = "it does not fit beside one row of the batch.";
+    if (before) before->restore();
     arguments.put_back(*stack);
     try {
       if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
@@ -141,9 +142,11 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   }
   s.tape.discard();
   if (may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
+    if (before) before->restore();
     arguments.put_back(*stack);
     try {
       if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
+      s.offload.came_through(oom);
       return;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
@@ -164,10 +167,11 @@ void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argum
 
 // Rung 0.
 bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments,
-           const std::optional<WrittenArguments>& written) {
+           const std::optional<WrittenArguments>& written, const std::optional<SavedStatistics>& statistics, std::optional<RandomState>& before) {
   for (int tries = 0;;) {
     const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-    if (!worth_another_try(oom, tries, /*micro_batch=*/false) || (written && !written->make_as_before(op, arguments.values()))) return false;
+    if (!worth_another_try(oom, tries, /*micro_batch=*/false) || (written && !written->make_as_before(op, arguments.values())) || (statistics && !statistics->restore())) return false;
+    if (before) before->restore();
     arguments.put_back(*stack);
     try {
       call_kernel([&] { run_plainly(op, keys, stack); });
@@ -178,6 +182,39 @@ bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
     }
   }
 }
+
+// Of the generator that a call with such arguments draws from, where that costs little: what is drawn again must be drawn the same. See also
+// Note [A step within a backward pass].
+std::optional<RandomState> random_state_of(at::ArrayRef<c10::IValue> arguments) {
+  std::optional<at::Device> device;
+  for (const c10::IValue& v : arguments) {
+    if (v.isGenerator() && v.toGenerator().defined()) return v.toGenerator().device().is_cpu() ? std::make_optional<RandomState>(v.toGenerator()) : std::nullopt;
+    if (v.isDevice()) device = v.toDevice();
+  }
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    if (!device) device = t.device();
+  });
+  if (!device) device = at::kCPU;
+  if (!device->is_cpu() && !session().draws_whole()) return std::nullopt;
+  return std::make_optional<RandomState>(*device);
+}
+
+// What the failed call did to the generator and to running statistics: undone for a rescue, and put back where there is none.
+class LeftByFailure {
+ public:
+  LeftByFailure(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const std::optional<RandomState>& before, const std::optional<SavedStatistics>& statistics) {
+    if (before) random_.emplace(before->generator());
+    if (statistics) statistics_.emplace(op.schema(), arguments);
+  }
+  void put_back() {
+    if (random_) random_->restore();
+    if (statistics_) statistics_->restore();
+  }
+
+ private:
+  std::optional<RandomState> random_;
+  std::optional<SavedStatistics> statistics_;
+};
 
 }  // namespace
 
@@ -201,13 +238,8 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const OpTraits& traits = op_traits(op);
   if (c10::AutogradState::get_tls_state().get_grad_mode()) s.offload.on_gradients();
   std::exception_ptr ran_out;
-  // What is drawn again must be drawn the same, see Note [A step within a backward pass].
   std::optional<RandomState> before;
-  if (traits.random && s.draws_whole()) {
-    for_each_tensor(arguments.values(), [&](const at::Tensor& t, int, int) {
-      if (!before) before.emplace(t.device());
-    });
-  }
+  if (traits.random) before = random_state_of(arguments.values());
   std::optional<SavedStatistics> statistics;
   if (traits.silent_effect) statistics.emplace(op.schema(), arguments.values());
   std::optional<WrittenArguments> written;
@@ -223,14 +255,21 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     ran_out = std::current_exception();
   }
   // What it drew before it failed would be drawn twice.
-  const bool may_retry = (!traits.writes || written) && !traits.silent_effect && (!traits.random || before);
-  if (ran_out && before) before->restore();
-  if (ran_out && may_retry && retry(op, keys, stack, arguments, written)) ran_out = nullptr;
+  const bool may_retry = (!traits.writes || written) && (!traits.random || before);
   if (ran_out) {
-    if (before) before->restore();
-    rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, std::move(ran_out));
-    s.tape.discard();
-    return;
+    std::optional<LeftByFailure> left(std::in_place, op, arguments.values(), before, statistics);
+    if (may_retry && retry(op, keys, stack, arguments, written, statistics, before)) {
+      ran_out = nullptr;
+    } else {
+      try {
+        rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, std::move(ran_out));
+      } catch (...) {
+        left->put_back();
+        throw;
+      }
+      s.tape.discard();
+      return;
+    }
   }
   if (traits.writes) note_updates(op, arguments.values());
   s.tape.commit(arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));

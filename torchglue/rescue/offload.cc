@@ -10,6 +10,8 @@ namespace koila {
 
 namespace {
 
+constexpr size_t kFewBytes = 1024;
+
 thread_local int must_not_fail = 0;
 thread_local int may_fail = 0;
 
@@ -37,27 +39,43 @@ bool Offload::begin(int device, const std::string& op) {
   return true;
 }
 
-bool Offload::serves(int device, size_t bytes) {
-  const Session& s = session();
-  if (device != KOILA_CPU || !s.rescue || may_fail > 0 || !may(KOILA_RUNG_OFFLOAD) || std::this_thread::get_id() != s.owner) return false;
-  if (!step_ && must_not_fail == 0) {
-    if (!can_be_split_) return false;
-    if (!can_) {
-      const MayFail asking;
-      can_ = can_be_split_();
-    }
-    if (*can_) return false;
-  }
-  if (!std::exchange(said_, true)) {
-    OutOfMemory oom = describe_out_of_memory(s.engine_depth > 0 ? "backward" : s.tape.pending() != nullptr ? s.tape.pending()->op.schema().name() : op_);
-    oom.device = device;
-    oom.requested = static_cast<int64_t>(bytes);
-    oom.live = s.runtime->live_bytes(device);
-    report_rescue(oom, KOILA_RUNG_OFFLOAD);
-  }
-  return true;
+bool Offload::begin_in_rows(int device) {
+  if (in_rows_ || device != KOILA_CPU || !may(KOILA_RUNG_OFFLOAD) || std::this_thread::get_id() != session().owner) return false;
+  with_gradients_ = true;
+  return step_ = in_rows_ = true;
 }
 
-void Offload::end() { step_ = said_ = false; }
+bool Offload::serves(size_t bytes) {
+  if (!may(KOILA_RUNG_OFFLOAD)) return false;
+  if (step_ || must_not_fail > 0 || bytes <= kFewBytes) return true;
+  if (!can_be_split_) return false;
+  if (!can_) {
+    const MayFail asking;
+    can_ = can_be_split_();
+  }
+  return !*can_;
+}
+
+Offload::Answer Offload::ask(int device, size_t bytes, bool on_purpose) {
+  const Session& s = session();
+  if (device != KOILA_CPU || !s.rescue || (may_fail > 0 && !in_rows_) || std::this_thread::get_id() != s.owner) return Answer::kFail;
+  const bool again = on_purpose && bytes <= kFewBytes && may(KOILA_RUNG_RETRY);
+  if (!again && !serves(bytes)) return Answer::kFail;
+  OutOfMemory oom = describe_out_of_memory(s.engine_depth > 0 ? "backward" : s.tape.pending() != nullptr ? s.tape.pending()->op.schema().name() : op_);
+  oom.device = device;
+  oom.requested = static_cast<int64_t>(bytes);
+  oom.live = s.runtime->live_bytes(device);
+  say(oom, again ? KOILA_RUNG_RETRY : KOILA_RUNG_OFFLOAD);
+  return again ? Answer::kTryAgain : Answer::kServe;
+}
+
+void Offload::came_through(const OutOfMemory& oom) { say(oom, KOILA_RUNG_OFFLOAD); }
+
+// Once a step: what is served may be every allocation of it.
+void Offload::say(const OutOfMemory& oom, koila_rung rung) {
+  if (rung == KOILA_RUNG_RETRY || !std::exchange(said_, true)) report_rescue(oom, rung);
+}
+
+void Offload::end() { step_ = in_rows_ = said_ = false; }
 
 }  // namespace koila

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "torchglue/rescue/events.h"
+
 namespace koila {
 
 // Note [Serving from outside]
@@ -13,10 +15,11 @@ namespace koila {
 // operator never fails, so it does not matter what it has written, and every value is what it would have been. That is for
 // - an operator that writes to its arguments while it is under way: it could not be made again;
 // - an operator that ran out, for which no plan was found: it is made once more; and from there on the rest of the step;
-// - a plain backward pass that no plan can split: it could not be made again either.
-// Not within a micro-batch, which can shrink. For the CPU only: a CUDA device's caching allocator gives what CUDA gives it.
+// - a plain backward pass that no plan can split: it could not be made again either;
+// - a few bytes: Python makes tensors of numbers (`p.mul_(0.9)`) before the operator is called, where nobody could make anything again.
+// Within a micro-batch, which can shrink, only when it is down to one row. For the CPU only: a CUDA device's caching allocator gives what CUDA gives it.
 //
-// Thread contract: the owner of the step; serves() any thread.
+// Thread contract: the owner of the step; ask() any thread.
 class Offload {
  public:
   // An operator is under way that must not fail.
@@ -55,17 +58,26 @@ class Offload {
   // The operator `op` ran out, and nothing can be split: the rest of the step is served; of an optimizer's or an evaluation's, without gradients, what
   // comes before the next operator with gradients. False where that cannot be.
   bool begin(int device, const std::string& op);
+  // A micro-batch of one row does not fit: what does not is served, for the rest of the step. False where that cannot be, or is so already.
+  bool begin_in_rows(int device);
   // An operator runs with gradients.
   void on_gradients() {
     if (step_ && !with_gradients_) end();
   }
-  // Asked by the allocator for memory that is not there.
-  bool serves(int device, size_t bytes);
+  // Asked by the allocator for memory that it could not have; `on_purpose`: KOILA_INJECT_OOM has it so, and there is room.
+  enum class Answer { kFail, kTryAgain, kServe };
+  Answer ask(int device, size_t bytes, bool on_purpose);
+  // The operator that ran out has come through, in this step that is served.
+  void came_through(const OutOfMemory& oom);
   // The step is over.
   void end();
 
  private:
+  bool serves(size_t bytes);
+  void say(const OutOfMemory& oom, koila_rung rung);
+
   bool step_ = false;
+  bool in_rows_ = false;
   bool with_gradients_ = false;
   bool said_ = false;  // in this step
   std::string op_;
