@@ -7,8 +7,12 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "torchglue/memory/allocation_failure.h"
 #include "torchglue/memory/cuda_allocator.h"
@@ -34,8 +38,41 @@ constexpr size_t kTrailer = sizeof(size_t);
 
 char* trailer_of(void* block) { return static_cast<char*>(block) + ::malloc_usable_size(block) - kTrailer; }
 
+// What was served from outside, by its address: the size is not in it. Who asks raw_allocate() gives an address back, and nothing else.
+class Served {
+ public:
+  void add(at::DataPtr memory) {
+    const std::lock_guard lock(mutex_);
+    count_.fetch_add(1, std::memory_order_relaxed);
+    void* data = memory.get();
+    memory_.insert_or_assign(data, std::move(memory));
+  }
+  // False when it is none of them.
+  bool remove(void* data) {
+    if (count_.load(std::memory_order_relaxed) == 0) return false;
+    at::DataPtr memory;
+    const std::lock_guard lock(mutex_);
+    const auto found = memory_.find(data);
+    if (found == memory_.end()) return false;
+    memory = std::move(found->second);
+    memory_.erase(found);
+    count_.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+  }
+
+ private:
+  std::atomic<int64_t> count_{0};
+  std::mutex mutex_;
+  std::unordered_map<void*, at::DataPtr> memory_;
+};
+
+Served& served() {
+  static auto* served = new Served;  // never destroyed: tensors may outlive static destruction
+  return *served;
+}
+
 void free_counted(void* data) {
-  if (data == nullptr) return;
+  if (data == nullptr || served().remove(data)) return;
   size_t bytes = 0;
   std::memcpy(&bytes, trailer_of(data), sizeof bytes);
   session().runtime->release(KOILA_CPU, bytes);
@@ -80,7 +117,11 @@ class CountedCpuAllocator final : public c10::Allocator {
   // See Note [Serving from outside]. Null: there is no room outside either.
   static at::DataPtr serve_from_outside(size_t bytes) {
     try {
-      return allocate_outside(bytes, at::kCPU);
+      at::DataPtr memory = allocate_outside(bytes, at::kCPU);
+      void* data = memory.get();
+      served().add(std::move(memory));
+      session().offload.served(KOILA_CPU, bytes);
+      return {data, data, &free_counted, at::Device(at::kCPU)};
     } catch (const c10::OutOfMemoryError&) {
       return {nullptr, at::Device(at::kCPU)};
     }

@@ -59,14 +59,23 @@ bool Offload::serves(size_t bytes) {
 Offload::Answer Offload::ask(int device, size_t bytes, bool on_purpose) {
   const Session& s = session();
   if (device != KOILA_CPU || !s.rescue || (may_fail > 0 && !in_rows_) || std::this_thread::get_id() != s.owner) return Answer::kFail;
-  const bool again = on_purpose && bytes <= kFewBytes && may(KOILA_RUNG_RETRY);
-  if (!again && !serves(bytes)) return Answer::kFail;
+  // Where nobody could try again but the allocator.
+  if (on_purpose && may(KOILA_RUNG_RETRY) && (bytes <= kFewBytes || must_not_fail > 0 || (s.engine_depth > 0 && may_fail == 0))) {
+    say(describe(device, bytes), KOILA_RUNG_RETRY);
+    return Answer::kTryAgain;
+  }
+  return serves(bytes) ? Answer::kServe : Answer::kFail;
+}
+
+void Offload::served(int device, size_t bytes) { say(describe(device, bytes), KOILA_RUNG_OFFLOAD); }
+
+OutOfMemory Offload::describe(int device, size_t bytes) const {
+  const Session& s = session();
   OutOfMemory oom = describe_out_of_memory(s.engine_depth > 0 ? "backward" : s.tape.pending() != nullptr ? s.tape.pending()->op.schema().name() : op_);
   oom.device = device;
   oom.requested = static_cast<int64_t>(bytes);
   oom.live = s.runtime->live_bytes(device);
-  say(oom, again ? KOILA_RUNG_RETRY : KOILA_RUNG_OFFLOAD);
-  return again ? Answer::kTryAgain : Answer::kServe;
+  return oom;
 }
 
 void Offload::came_through(const OutOfMemory& oom) { say(oom, KOILA_RUNG_OFFLOAD); }

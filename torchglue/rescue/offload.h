@@ -67,6 +67,8 @@ class Offload {
   // Asked by the allocator for memory that it could not have; `on_purpose`: KOILA_INJECT_OOM has it so, and there is room.
   enum class Answer { kFail, kTryAgain, kServe };
   Answer ask(int device, size_t bytes, bool on_purpose);
+  // So many bytes have come from outside, as answered.
+  void served(int device, size_t bytes);
   // The operator that ran out has come through, in this step that is served.
   void came_through(const OutOfMemory& oom);
   // The step is over.
@@ -74,6 +76,7 @@ class Offload {
 
  private:
   bool serves(size_t bytes);
+  OutOfMemory describe(int device, size_t bytes) const;
   void say(const OutOfMemory& oom, koila_rung rung);
 
   bool step_ = false;
