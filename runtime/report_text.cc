@@ -175,8 +175,13 @@ std::string next_thing_to_try(const ReportData& data) {
   if (events.refusals > 0) return "a larger budget, or a change that the refusal's reason names";
   if (!events.full_batch.empty() && events.region_totals.count > 0)
     return "a rule for " + by_bytes(events).front().first + " (KOILA_RULES) would let it run in micro-batches too";
-  if (data.mode == KOILA_MODE_RESCUE && data.microbatch == 0 && events.rescues > 0 && events.steps >= 10 &&
-      events.rescues * 2 > events.steps)
+  const auto rescues_by = [&](int rung) {
+    const auto found = events.rungs.find(rung);
+    return found == events.rungs.end() ? std::int64_t{0} : found->second.count;
+  };
+  if (rescues_by(KOILA_RUNG_OFFLOAD) > 0)
+    return "a larger budget or a smaller batch: in " + plural(rescues_by(KOILA_RUNG_OFFLOAD), "step") + " what nothing could split was kept outside, which is slower";
+  if (data.mode == KOILA_MODE_RESCUE && data.microbatch == 0 && events.steps >= 10 && rescues_by(KOILA_RUNG_SPLIT) * 2 > events.steps)
     return "KOILA_MICROBATCH=" + std::to_string(events.last_region.micro_batch) + ", since most steps had to be rescued anew";
   if (events.rescues == 0 && events.region_totals.count == 0 && with_budget([](const DeviceFigures& d) { return d.peak_bytes > 0; }) &&
       !with_budget([](const DeviceFigures& d) { return d.failed_allocations > 0; }))

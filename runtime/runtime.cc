@@ -190,7 +190,8 @@ void Runtime::start_anew_after_fork() {
 
 void Runtime::on_oom(const OomEvent& event) {
   const bool first = events_->add_oom(event);
-  const int level = first ? KOILA_LOG_WARN : KOILA_LOG_DEBUG;
+  // What came through at the second try is no news to who does not ask.
+  const int level = !first ? KOILA_LOG_DEBUG : event.outcome == KOILA_RESCUED && event.rung == KOILA_RUNG_RETRY ? KOILA_LOG_INFO : KOILA_LOG_WARN;
   if (log::enabled(level)) log::write(level, describe(event));
 }
 
