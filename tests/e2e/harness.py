@@ -57,6 +57,7 @@ class Case:
 def families(*modules):
     """The families by name: those of some modules, or all but the many small ones that have tests of their own."""
     import coupled  # noqa: F401
+    import guesses  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
     import reads  # noqa: F401
@@ -67,7 +68,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps", "guesses"))}
 
 
 # The modules of families that need torch and no other library.
