@@ -379,7 +379,7 @@ def assert_recorded(exact, actual, tolerance, again=""):
                              + "\n  ".join(lines) + again)
 
 
-def plain_failures(case, step, sample=40, at_most=400):
+def plain_failures(case, step, sample=40, at_most=1000):
     """The plain runs that fail in this very step, at one allocation each: a sample of its allocations first, then those in between. One
     more fails at the first allocation after the step, or not at all after the last one: the state between two steps."""
     within = dataclasses.replace(case, limit_from=step)
