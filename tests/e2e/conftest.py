@@ -7,12 +7,19 @@ import harness
 
 def sampled(item, number):
     """Every family and every test function stays, but for those that compile; of the plain run's own checks, every sixth; of the trainers, one way
-    to accumulate each."""
+    to accumulate each; of the optimizers and
+    the ladder, the rungs that tell most."""
     name = item.name
     if "test_exact_microbatch" in item.nodeid and name.startswith("test_micro_batch["):
         return name.endswith(("-3-adamw]", "-1-sgd]"))
     if "test_trainers" in item.nodeid:
         return name.endswith(("[hugging_face-2]", "[by_lightning-1]"))
+    if "test_optimizers" in item.nodeid:
+        return not name.split("[")[1].startswith(("2-", "3-"))
+    if "test_ladder" in item.nodeid and "budget_of" in name:
+        return not name.split("[")[1].startswith(("0-", "1-", "3-", "0,2,3-"))
+    if "test_ladder" in item.nodeid and "[" in name:
+        return not name.split("[")[1].startswith(("0-", "3-"))
     if "test_harness" in item.nodeid and name.startswith("test_order_of_rows"):
         return number % 6 == 0
     if "test_traps" in item.nodeid or "test_opaque" in item.nodeid:

@@ -57,6 +57,7 @@ class Case:
 def families(*modules):
     """The families by name: those of some modules, or all but the many small ones that have tests of their own."""
     import coupled  # noqa: F401
+    import guesses  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
     import reads  # noqa: F401
@@ -67,7 +68,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps", "guesses"))}
 
 
 # The modules of families that need torch and no other library.
@@ -378,7 +379,7 @@ def assert_recorded(exact, actual, tolerance, again=""):
                              + "\n  ".join(lines) + again)
 
 
-def plain_failures(case, step, sample=40, at_most=400):
+def plain_failures(case, step, sample=40, at_most=1000):
     """The plain runs that fail in this very step, at one allocation each: a sample of its allocations first, then those in between. One
     more fails at the first allocation after the step, or not at all after the last one: the state between two steps."""
     within = dataclasses.replace(case, limit_from=step)

@@ -25,6 +25,7 @@ import torch
 import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it, which takes a second)
 
 import coupled  # noqa: F401  (each of these registers its families)
+import guesses  # noqa: F401
 import models  # noqa: F401
 import opaque  # noqa: F401
 import reads  # noqa: F401

@@ -18,6 +18,8 @@ from harness import Case, Server, assert_exact_or_untouched, koila_environment, 
 
 FAMILIES = ["cnn", "gpt"]
 OPTIMIZERS = ["sgd", "adamw"]
+# An allocation that fails although there is room succeeds when it is tried again; that would leave nothing to split.
+LADDER = "1,2"
 
 
 def cases(families=FAMILIES, optimizers=OPTIMIZERS, device="cpu"):
@@ -33,7 +35,7 @@ def allocations(case):
 
 def fail_at(case, spec, rescue=None, track=None):
     """'exact' or 'refused' for an injection such as nth:17; an AssertionError for everything else."""
-    rescue = rescue or (lambda: harness.run(case, "rescue", inject=spec))
+    rescue = rescue or (lambda: harness.run(case, "rescue", inject=spec, KOILA_LADDER=LADDER))
     track = track or (lambda: harness.run(case, "track", inject=spec))
     return assert_exact_or_untouched(plain(case), track, rescue(), case.tolerance)
 
@@ -47,6 +49,7 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="take each n-th only")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
                         help="cuda: simulated, and without a cache, so that each tensor is an allocation")
+    parser.add_argument("--ladder", default=LADDER, help="KOILA_LADDER; 0 among it: what fails once is tried again")
     parser.add_argument("--spec", default="nth:{}", help="how to fail; {} is the number")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
@@ -66,7 +69,7 @@ def main():
 
     def server(mode):
         if not hasattr(local, mode):
-            setattr(local, mode, Server(koila_environment(mode)))
+            setattr(local, mode, Server(koila_environment(mode, KOILA_LADDER=args.ladder)))
             servers.append(getattr(local, mode))
         return getattr(local, mode)
 

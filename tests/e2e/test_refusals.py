@@ -29,9 +29,10 @@ def test_budget(family, share, optimizer):
 
 @pytest.mark.parametrize("family", ["create_graph", "inner_hook", "no_batch", "row_too_big"])
 def test_is_refused_and_says_why(family):
+    """Without the rung that keeps outside what cannot be split."""
     case = Case(family, "sgd", rows=families()[family].budget_rows)
     budget = budget_of(case, 0.1)
-    result = run(case, "rescue", budget=budget)
+    result = run(case, "rescue", budget=budget, KOILA_LADDER="0,1")
     assert assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result) == "refused"
     assert any(result.reasons)
 
