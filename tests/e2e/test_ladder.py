@@ -46,7 +46,7 @@ def outcome(ladder, scenario, what):
     assert "crash" not in actual, actual
     rungs = {rung for rung, _ in actual["events"]}
     tolerance = 1e-12 if "micro-batches" in rungs else 0
-    assert actual["seconds"] < 5 and len(actual["events"]) < 40, actual
+    assert actual["seconds"] < 5 and len(actual["events"]) < 200, actual
     if not actual["error"]:
         assert same(plainly[scenario, "whole"], actual, tolerance), f"{what} is not plain's: {rungs}"
         return rungs
@@ -61,21 +61,14 @@ def outcome(ladder, scenario, what):
     return {"refuse"}
 
 
-# What each rung does about an injected failure when it is alone, in the order of LADDERS; "": no report of it, see test_optimizers.py.
-RETRY, SPLIT, SERVED, REFUSED, NOTHING = "retry", "micro-batches", "offload", "refuse", ""
+# What each rung does about an injected failure when it is alone, in the order of LADDERS.
+RETRY, SPLIT, SERVED, REFUSED = "retry", "micro-batches", "offload", "refuse"
 EXPECTED = {
-    "forward": (RETRY, RETRY, SPLIT, NOTHING, REFUSED),
-    "backward": (SPLIT, REFUSED, SPLIT, SERVED, REFUSED),
-    "out_of_place": (RETRY, RETRY, SPLIT, NOTHING, REFUSED),
-    "in_place": (SERVED, RETRY, REFUSED, SERVED, REFUSED),
-    "in_place_scattered": (SERVED, REFUSED, REFUSED, SERVED, REFUSED),
-    "out_resized": (SERVED, RETRY, REFUSED, SERVED, REFUSED),
-    "out_of_another_shape": (SERVED, RETRY, REFUSED, SERVED, REFUSED),
-    "out_shares_memory": (SERVED, REFUSED, REFUSED, SERVED, REFUSED),
-    "out_of_two": (SERVED, RETRY, REFUSED, SERVED, REFUSED),
-    "out_of_another_type": (SERVED, RETRY, REFUSED, SERVED, REFUSED),
-    "foreach_in_place": (SERVED, REFUSED, REFUSED, SERVED, REFUSED),
-    "foreach_out_of_place": (RETRY, RETRY, REFUSED, NOTHING, REFUSED),
+    "forward": (RETRY, RETRY, SPLIT, SERVED, REFUSED),
+    "backward": (RETRY, RETRY, SPLIT, SERVED, REFUSED),
+    "out_of_place": (RETRY, RETRY, SPLIT, SERVED, REFUSED),
+    **dict.fromkeys(["in_place", "in_place_scattered", "out_resized", "out_of_another_shape", "out_shares_memory", "out_of_two", "out_of_another_type",
+                     "foreach_in_place", "foreach_out_of_place"], (RETRY, RETRY, REFUSED, SERVED, REFUSED)),
 }
 # The first allocation of a backward pass is an operator's before it.
 NUMBERS_BEFORE = {"backward": 1}
@@ -94,14 +87,9 @@ def test_each_allocation_fails(ladder, scenario):
         assert outcome(ladder, scenario, f"nth:{number}") == ({rung} if rung else set()), number
 
 
-STATISTICS = "a batch norm that is refused after it has updated its running statistics leaves them as they were before it; plain leaves them updated"
-DRAWN = "an operator that is made again served from outside draws again, from the generator as its first try left it"
-
-
 @pytest.mark.parametrize("ladder, scenario", [
-    *[pytest.param(ladder, "running_statistics", marks=[pytest.mark.xfail(strict=True, reason=STATISTICS)] if ladder in ("0", "3") else [])
-      for ladder in LADDERS],
-    *[pytest.param(ladder, "drawn", marks=[pytest.mark.xfail(strict=True, reason=DRAWN)] if ladder == "2" else []) for ladder in ("0", "2", "3")],
+    *[(ladder, "running_statistics") for ladder in LADDERS],
+    *[(ladder, "drawn") for ladder in ("0", "2", "3")],
     *[(ladder, "in_place_drawn") for ladder in LADDERS]])
 def test_each_allocation_fails_beside_what_is_drawn_and_updated(ladder, scenario):
     """A dropout in micro-batches draws for itself, by design, so it is not among these."""
@@ -125,8 +113,10 @@ def test_it_fails_again_and_again(ladder, scenario):
 def test_no_room_at_all(ladder, scenario):
     """Nothing from the first allocation on: rung 2 has it kept outside; the others have no use for themselves, but for what a backward pass frees."""
     rungs = outcome(ladder, scenario, "full")
-    if ladder == "2" or ladder == "0,1,2" and (EXPECTED[scenario][0] == SERVED or scenario == "foreach_out_of_place"):
+    if ladder == "2" or ladder == "0,1,2" and EXPECTED[scenario][2] == REFUSED:
         assert rungs == {"offload"}
+    elif ladder == "0,1,2":
+        assert rungs == {"micro-batches", "offload"} or scenario == "backward"
     elif scenario != "backward":
         assert rungs == {"refuse"}
 
@@ -236,7 +226,6 @@ def test_no_room_outside(tmp_path):
         assert "refuse" in rungs
 
 
-@pytest.mark.xfail(strict=True, reason="a rescue by rung 2 is reported before the memory outside is there")
 def test_no_rescue_is_reported_where_there_is_no_room_outside(tmp_path):
     _, _, rungs, _ = without_room("full", folder=tmp_path)
     assert rungs == "['refuse']"

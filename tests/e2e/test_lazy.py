@@ -44,12 +44,8 @@ def test_stages(family, share):
     assert_equal(plain(case), run(case, "lazy", budget=budget), case.tolerance, in_another_order(case))
 
 
-RAW = "memory from outside is no answer to Allocator::raw_allocate(), by which oneDNN gets an LSTM's workspace: an internal assertion of PyTorch's fails"
-
-
-@pytest.mark.parametrize("family, share", [
-    pytest.param(family, share, marks=[pytest.mark.xfail(strict=True, reason=RAW)] if (family, share) in (("time_first", 0.15), ("lstm_time_major", 0.4)) else [])
-    for family in MISLEADING for share in SHARES])
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("family", MISLEADING)
 def test_wrong_guesses(family, share):
     case, budget = limited(family, share)
     result = run(case, "lazy", budget=budget)

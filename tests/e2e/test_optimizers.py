@@ -81,21 +81,15 @@ def named(outcomes, *names):
 @pytest.mark.parametrize("ladder", LADDERS)
 def test_each_allocation_fails(ladder, variant):
     actual = outcomes(ladder, variant)
-    numbers = named(actual, "number")
-    assert numbers == named(outcomes("0,1", variant), "number") and len(numbers) < len(actual) / 2
     if ladder == "3":
-        assert len(named(actual, "refuse")) + len(numbers) == len(actual), actual
-    else:
-        # What one tensor is updated with has all its memory before it writes; the lists of foreach and fused have not.
-        partly = ladder == "0,1" and not variant.endswith("loop")
-        assert bool(named(actual, "refuse")) == partly, actual
-    if ladder == "0,1,2":
-        assert named(actual, "retry") and named(actual, "offload"), actual
+        assert len(named(actual, "refuse", "number")) == len(actual), actual
+    else:  # the allocator itself tries again, or serves, where an update could not be made again
+        assert not named(actual, "refuse", "number"), actual
+        assert bool(named(actual, "retry")) == ("0" in ladder) and bool(named(actual, "offload")) == (ladder == "2"), actual
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ladder", ["0,1,2", pytest.param("2", marks=pytest.mark.xfail(
-    strict=True, reason="an operator that is made again served from outside, and then asks for nothing that is not there, leaves nothing in the report"))])
+@pytest.mark.parametrize("ladder", ["0,1,2", "2"])
 def test_each_rescue_is_reported(ladder, variant):
     actual = outcomes(ladder, variant)
     assert not named(actual, ""), actual

@@ -24,11 +24,11 @@ DeviceFigures cpu(std::int64_t live, std::int64_t peak, std::int64_t budget, std
 }
 
 OomEvent rescue() {
-  return {KOILA_CPU, KOILA_FORWARD, "aten::linear", 32 * kMi, 190 * kMi, 200 * kMi, KOILA_RESCUED, "", 128, 512, 3};
+  return {KOILA_CPU, KOILA_FORWARD, "aten::linear", 32 * kMi, 190 * kMi, 200 * kMi, KOILA_RESCUED, "", 128, 512, KOILA_RUNG_SPLIT, 0.75, 3};
 }
 
 OomEvent refusal() {
-  return {KOILA_CPU, KOILA_BACKWARD, "aten::mm", 8 * kMi, 199 * kMi, 200 * kMi, KOILA_REFUSED, "one row does not fit", 0, 512, 1};
+  return {KOILA_CPU, KOILA_BACKWARD, "aten::mm", 8 * kMi, 199 * kMi, 200 * kMi, KOILA_REFUSED, "one row does not fit", 0, 512, 0, 0.25, 1};
 }
 
 ReportData data() {
@@ -241,8 +241,10 @@ TEST(Report, NextThingToTryFollowsWhatHappened) {
   EXPECT_NE(next_thing_to_try(rescued).find("aten::cumsum"), std::string::npos);
   rescued.events.full_batch.clear();
   EXPECT_EQ(next_thing_to_try(rescued), "");
-  rescued.events.rescues = 19;
+  rescued.events.rungs[KOILA_RUNG_SPLIT].count = 19;
   EXPECT_NE(next_thing_to_try(rescued).find("KOILA_MICROBATCH=128"), std::string::npos);
+  rescued.events.rungs[KOILA_RUNG_OFFLOAD].count = 2;
+  EXPECT_NE(next_thing_to_try(rescued).find("in 2 steps"), std::string::npos);
 }
 
 TEST(Report, DescribesWhatIsUnknownByLeavingItOut) {

@@ -215,7 +215,8 @@ TEST(SizePolicy, WhatWasLearnedCanBeHandedOn) {
   SizePolicy first = model(512, 256);
   machine.step(first, 50'000);
   SizePolicy second = model(512, 256);
-  second.restore(first.observations(), first.failures());
+  machine.step(first, 50'000);
+  second.restore(first.observations(), first.failures(), first.choices());
   EXPECT_EQ(machine.step(second, 50'000).rows, 52);
 }
 

@@ -55,8 +55,8 @@ void* to_numpy(const void* tensor, bool force) {
 }
 
 void play(const std::string& what) {
-  const koila_oom_event rescue = {KOILA_CPU, KOILA_FORWARD, "aten::linear", 1 << 20, 3 << 20, 4 << 20, KOILA_RESCUED, "", 16, 64};
-  const koila_oom_event refusal = {KOILA_CPU, KOILA_BACKWARD, "aten::mm", 1 << 20, 3 << 20, 4 << 20, KOILA_REFUSED, "one row is too big", 0, 64};
+  const koila_oom_event rescue = {KOILA_CPU, KOILA_FORWARD, "aten::linear", 1 << 20, 3 << 20, 4 << 20, KOILA_RESCUED, "", 16, 64, KOILA_RUNG_SPLIT, 0.5};
+  const koila_oom_event refusal = {KOILA_CPU, KOILA_BACKWARD, "aten::mm", 1 << 20, 3 << 20, 4 << 20, KOILA_REFUSED, "one row is too big", 0, 64, 0, 0};
   if (what == "step") runtime->on_step();
   if (what == "rescue") runtime->on_oom(&rescue);
   if (what == "refuse") runtime->on_oom(&refusal);
