@@ -59,6 +59,7 @@ def families(*modules):
     import coupled  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
+    import policies  # noqa: F401
     import reads  # noqa: F401
     import real_models  # noqa: F401
     import refused  # noqa: F401
@@ -67,7 +68,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps"))}
 
 
 # The modules of families that need torch and no other library.
@@ -90,6 +91,7 @@ class Result:
     live: list = dataclasses.field(default_factory=list)
     allocations: list = dataclasses.field(default_factory=list)
     seconds: list = dataclasses.field(default_factory=list)
+    figures: list = dataclasses.field(default_factory=list)  # (rescues, regions, micro-batch of the last region) so far after each step, where budgets change
     report: dict | None = None
     traceback: str = ""
     log: str = ""
@@ -193,7 +195,8 @@ _servers = {}
 
 
 def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeout=60, **environment):
-    """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy."""
+    """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy. `budget`: bytes, or [(step, bytes), ...] where it changes
+    before those steps."""
     extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
     if case.device != "cpu":
         extra |= environment
