@@ -2,11 +2,13 @@
 
 import dataclasses
 import os
+import subprocess
+import sys
 
 import pytest
 
 from budgets import budget_of
-from harness import Case, assert_equal, assert_exact_or_untouched, plain, run, tracked
+from harness import LIBRARY, ROOT, Case, assert_equal, assert_exact_or_untouched, clean_environment, plain, run, tracked
 
 FULL = os.environ.get("KOILA_TESTS") == "full"
 TOLERANCE = 1e-9  # in float64, over many steps
@@ -144,7 +146,7 @@ def test_steps_of_several_kinds(family):
 SEEDS = range(1, 7) if FULL else [1]
 STEPS = 500 if FULL else 150
 ONCE = "what fails once is refused where it cannot be made smaller: the loss that a split step hands to backward, a micro-batch of one row"
-ELSEWHERE = "an operator outside of forward and backward that fails once is not tried again"
+ELSEWHERE = "an operator that writes in place, as most of an optimizer's do, is not tried again"
 
 
 def faulty(family, steps):
@@ -189,3 +191,13 @@ def test_no_row_fits(family):
     halvings = case.rows.bit_length()
     assert result.report["regions_total"]["runs"] <= 4 * halvings, result.report["regions_total"]
     assert result.requests <= 4 * halvings * whole.allocations[0], f"{result.requests} allocations, plain {whole.allocations[0]} a step"
+
+
+# ---- for long ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_soak():
+    """scripts/soak takes ten thousand steps."""
+    command = [sys.executable, str(ROOT / "scripts" / "lib" / "soak.py"), "--steps", "300"]
+    done = subprocess.run(command, env=clean_environment({"KOILA_LIBRARY": str(LIBRARY)}), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
