@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def shell_command(environment, case, budget, inject):
             name = field.name.replace("_", "-")
             command += f" --{name}" if value is True else f" --{name} {value}"
     if budget:
-        command += f" --budget {budget}"
+        command += f" --budget {shlex.quote(str(budget))}"
     if inject:
         command += f" --inject {inject}"
     return command
