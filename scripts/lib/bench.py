@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "build" / "lib" / "libkoila.so"
+LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
 
 
 def environment(**settings):
@@ -26,8 +26,18 @@ class Worker:
                                         stdout=subprocess.PIPE, text=True, env=environment(**settings))
 
     def run(self, workload, repetitions=1):
-        """(seconds, peak bytes or None)"""
-        self.process.stdin.write(f"{workload} {repetitions}\n")
+        """(seconds, peak bytes or None, bytes alive or None)"""
+        return self.ask(workload, repetitions)
+
+    def limit(self, budget):
+        """The budget in bytes from now on; 0: none."""
+        self.ask("budget", budget)
+
+    def report(self):
+        return self.ask("report", 0)
+
+    def ask(self, what, number):
+        self.process.stdin.write(f"{what} {number}\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 

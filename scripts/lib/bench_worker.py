@@ -1,4 +1,5 @@
-"""Runs benchmark workloads on request: a line `NAME REPETITIONS` on stdin, a line of JSON `[seconds, peak bytes or null]` on stdout.
+"""Runs benchmark workloads on request: a line `NAME REPETITIONS` on stdin, a line of JSON `[seconds, peak bytes, bytes alive]` on stdout (null
+without koila). `budget BYTES` limits what follows, and `report 0` asks for koila's report.
 
 Two of these run side by side, one plain and one under koila, and bench.py asks them in turn, so that whatever else the machine does
 falls on both alike.
@@ -213,17 +214,31 @@ def accumulated_step(micro_batch):
     return prepare
 
 
+def failing_step(model, data, loss_of, _):
+    """As far as an ordinary step comes until memory runs out."""
+    run = plain_step(model, data, loss_of, _)
+
+    def attempt():
+        try:
+            run()
+        except torch.OutOfMemoryError:
+            pass
+    return attempt
+
+
 MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "lstm": lstm, "resnet": resnet, "clip": clip}
 
 
 def step(name):
     """`step:gpt:64` is an ordinary step of 64 rows, `step:gpt:64:8` the loop by hand with micro-batches of 8, `cached:clip:64:8` GradCache's way,
-    `small_gpt` a fixed one."""
+    `failing:gpt:64` an ordinary step that may run out of memory, `small_gpt` a fixed one."""
     if name == "small_gpt":
         return plain_step(*gpt(8, width=64, layers=2))
     parts = name.split(":")
     if parts[0] == "cached":
         return cached_step(int(parts[3]))(*MODELS[parts[1]](int(parts[2])))
+    if parts[0] == "failing":
+        return failing_step(*MODELS[parts[1]](int(parts[2])))
     if parts[0] != "step":
         return WORKLOADS[name]()
     prepare = accumulated_step(int(parts[3])) if len(parts) > 3 else plain_step
@@ -235,6 +250,12 @@ def main():
     name = run = None
     for line in sys.stdin:
         wanted, repetitions = line.split()
+        if wanted == "budget":
+            print(json.dumps(koila.limit(int(repetitions))), flush=True)
+            continue
+        if wanted == "report":
+            print(json.dumps(koila.report()), flush=True)
+            continue
         if wanted != name:
             run = None  # one workload's memory at a time
             name, run = wanted, step(wanted)
@@ -244,7 +265,7 @@ def main():
         began = time.perf_counter()
         for _ in range(int(repetitions)):
             run()
-        print(json.dumps([time.perf_counter() - began, koila.peak()]), flush=True)
+        print(json.dumps([time.perf_counter() - began, koila.peak(), koila.live()]), flush=True)
 
 
 if __name__ == "__main__":

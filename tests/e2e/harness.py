@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def families(*modules):
     import guesses  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
+    import policies  # noqa: F401
     import reads  # noqa: F401
     import real_models  # noqa: F401
     import refused  # noqa: F401
@@ -68,7 +70,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "traps", "guesses"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps", "guesses"))}
 
 
 # The modules of families that need torch and no other library.
@@ -91,6 +93,7 @@ class Result:
     live: list = dataclasses.field(default_factory=list)
     allocations: list = dataclasses.field(default_factory=list)
     seconds: list = dataclasses.field(default_factory=list)
+    figures: list = dataclasses.field(default_factory=list)  # (rescues, regions, micro-batch of the last region) so far after each step, where budgets change
     report: dict | None = None
     traceback: str = ""
     log: str = ""
@@ -184,7 +187,7 @@ def shell_command(environment, case, budget, inject):
             name = field.name.replace("_", "-")
             command += f" --{name}" if value is True else f" --{name} {value}"
     if budget:
-        command += f" --budget {budget}"
+        command += f" --budget {shlex.quote(str(budget))}"
     if inject:
         command += f" --inject {inject}"
     return command
@@ -194,7 +197,8 @@ _servers = {}
 
 
 def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeout=60, **environment):
-    """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy."""
+    """Runs `case`. Modes: plain (no koila), track (koila counts and enforces), rescue, lazy. `budget`: bytes, or [(step, bytes), ...] where it changes
+    before those steps."""
     extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
     if case.device != "cpu":
         extra |= environment

@@ -5,6 +5,8 @@ per process (KOILA_MODE, KOILA_MICROBATCH) is set by whoever starts this server;
 koila's C ABI, right before the first step. A child that crashes or hangs takes nobody with it.
 
 A request: {"case": {family, optimizer, steps, rows, seed, dtype, shuffle}, "budget": bytes, "inject": spec, "out": path, "timeout": s}
+A budget of [[step, bytes], ...] changes before those steps, and has what koila did up to the end of each step written down.
+An injection `passes:SPEC` is in force in forward and backward only, and anew in each step with the step's number at its end (random:RATE:SEED).
 The answer: {"signal": n, "exit": n, "timeout": bool}; the child's result is pickled to `out`, its stderr goes to `out`.log.
 """
 
@@ -28,6 +30,7 @@ import coupled  # noqa: F401  (each of these registers its families)
 import guesses  # noqa: F401
 import models  # noqa: F401
 import opaque  # noqa: F401
+import policies  # noqa: F401
 import reads  # noqa: F401
 import real_models  # noqa: F401
 import refused  # noqa: F401
@@ -109,9 +112,14 @@ def run_here(case, budget, inject):
     optimizer = task.optimizer(model, case["optimizer"])
     shuffle = torch.Generator().manual_seed(99)
     record = Record()
-    result = {"outcome": "ok", "message": "", "fixed": 0, "live": [], "allocations": [], "seconds": []}
+    result = {"outcome": "ok", "message": "", "fixed": 0, "live": [], "allocations": [], "seconds": [], "figures": []}
     # Limits that begin later than at the first step leave that step, or the first few, as they would be without koila.
     first = case.get("limit_from", 1)
+    budgets = dict(budget) if isinstance(budget, list) else None
+    in_passes = inject.removeprefix("passes:") if inject and inject.startswith("passes:") else None
+    if in_passes:
+        inject = None
+        optimizer.register_step_pre_hook(lambda *_: koila.limit(budget))
     start = koila.allocations()
     # The most that is in use while a batch is drawn, and while a step runs. Where koila rescues, nobody else moves its marks.
     measured = os.environ.get("KOILA_MODE") == "track"
@@ -120,10 +128,12 @@ def run_here(case, budget, inject):
     try:
         for step in range(1, case["steps"] + 1):
             if step == first:
-                koila.limit(budget, inject)
+                koila.limit(0 if budgets else budget, inject)
                 start = koila.allocations()
                 stepping = loading = 0
                 koila.reset_peak()
+            if budgets and step in budgets:
+                koila.limit(budgets[step], inject)
             began = time.perf_counter()
             record.at_step = step
             if measured:
@@ -138,6 +148,8 @@ def run_here(case, budget, inject):
             if measured:
                 loading = max(loading, koila.peak())
                 koila.reset_peak()
+            if in_passes:
+                koila.limit(budget, f"{in_passes}{step:04d}")
             if case.get("accumulate"):
                 accumulated_step(task, model, optimizer, data, record, case["accumulate"])
             else:
@@ -147,6 +159,9 @@ def run_here(case, budget, inject):
             if koila.library and step >= first:
                 result["allocations"].append(koila.allocations() - start)
                 result["live"].append(koila.live())
+            if budgets and koila.library:
+                report = koila.report()
+                result["figures"].append((report["rescues"], report["regions_total"]["count"], report["micro_batch"]))
         task.finish(model, record)
     except Exception as error:
         result["outcome"] = "oom" if ran_out(error) else "error"

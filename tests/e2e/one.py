@@ -7,6 +7,7 @@ koila is preloaded unless KOILA_MODE is not set. `--list` names the families.
 """
 
 import argparse
+import ast
 import dataclasses
 import os
 import pickle
@@ -26,7 +27,7 @@ def main():
             parser.add_argument(name, action="store_true")
         else:
             parser.add_argument(name, type=type(field.default), default=field.default)
-    parser.add_argument("--budget", type=int)
+    parser.add_argument("--budget", type=ast.literal_eval, help="bytes, or '[(step, bytes), ...]'")
     parser.add_argument("--inject")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--child", metavar="OUT", help=argparse.SUPPRESS)
