@@ -81,6 +81,8 @@ void in_child() {
   new (&s.marks) Marks;
   new (&s.regions) std::vector<std::weak_ptr<Region>>;
   new (&s.current) std::shared_ptr<Region>;
+  new (&s.sizes) StepSizes;
+  new (&s.offload) Offload;
   s.engine_depth = 0;
   s.owner = std::this_thread::get_id();
   renew_user_rules_lock();

@@ -102,6 +102,6 @@ def test_hopeless_budget_is_the_plain_error(family):
     """Less than what the parameters, gradients and one row take."""
     case = sized(family, "adamw")
     budget = 20_000
-    result = run(case, "rescue", budget=budget)
+    result = run(case, "rescue", budget=budget, KOILA_LADDER="0,1")
     outcome = assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result, case.tolerance)
     assert outcome == "refused" and any(result.reasons)

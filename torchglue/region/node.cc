@@ -131,6 +131,8 @@ void Region::leave_room_for(const std::vector<at::Tensor>& gradients) {
   for (const at::Tensor& gradient : gradients) {
     if (gradient.defined() && gradient.has_storage()) largest = std::max(largest, static_cast<int64_t>(gradient.nbytes()));
   }
+  constexpr int64_t kWorthAsking = 1 << 20;  // a CUDA device is asked for what it has free
+  if (largest < kWorthAsking && !device_.is_cpu()) return;
   if (const auto available = available_bytes(device_); available && *available < 3 * largest) make_room();
 }
 

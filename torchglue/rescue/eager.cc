@@ -90,10 +90,22 @@ std::string describe_refusal(const c10::OperatorHandle& op, const std::string& r
   return text;
 }
 
+// Whether the call belongs to a training step: a graph is under way, or a backward pass has been and an optimizer may be at work. A tensor that somebody
+// makes before is none of koila's to keep elsewhere.
+bool is_in_step(at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  if (!c10::AutogradState::get_tls_state().get_grad_mode()) return s.had_backward;
+  bool graph = !s.live_regions().empty();
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { graph |= t.requires_grad(); });
+  const auto& values = s.tape.values();
+  return graph || std::any_of(values.begin(), values.end(), [](const TapeValue& v) { return !v.is_capture() && v.differentiable() && !v.weak.expired(); });
+}
+
 void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
             std::optional<RandomState>& before, std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
+  const bool in_step = is_in_step(arguments.values());
   std::string reason;
   int64_t batch = 0;
   if (std::find(stack_of_rescues.begin(), stack_of_rescues.end(), &op.schema()) != stack_of_rescues.end()) {
@@ -141,7 +153,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     if (statistics != nullptr) statistics->restore();
   }
   s.tape.discard();
-  if (may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
+  if (in_step && may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
     if (before) before->restore();
     arguments.put_back(*stack);
     try {
@@ -245,7 +257,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   std::optional<WrittenArguments> written;
   if (traits.writes && !traits.foreach) written.emplace(op, arguments.values());
   try {
-    const Offload::MustNotFail must_not(traits.writes);
+    const Offload::MustNotFail must_not(traits.writes && (s.had_backward || c10::AutogradState::get_tls_state().get_grad_mode()));
     call_kernel([&] { run_plainly(op, keys, stack); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
@@ -257,14 +269,14 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   // What it drew before it failed would be drawn twice.
   const bool may_retry = (!traits.writes || written) && (!traits.random || before);
   if (ran_out) {
-    std::optional<LeftByFailure> left(std::in_place, op, arguments.values(), before, statistics);
+    LeftByFailure left(op, arguments.values(), before, statistics);
     if (may_retry && retry(op, keys, stack, arguments, written, statistics, before)) {
       ran_out = nullptr;
     } else {
       try {
         rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, std::move(ran_out));
       } catch (...) {
-        left->put_back();
+        left.put_back();
         throw;
       }
       s.tape.discard();

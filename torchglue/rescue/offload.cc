@@ -58,7 +58,7 @@ bool Offload::serves(size_t bytes) {
 
 Offload::Answer Offload::ask(int device, size_t bytes, bool on_purpose) {
   const Session& s = session();
-  if (device != KOILA_CPU || !s.rescue || (may_fail > 0 && !in_rows_) || std::this_thread::get_id() != s.owner) return Answer::kFail;
+  if (device != KOILA_CPU || !s.rescue || std::this_thread::get_id() != s.owner || (may_fail > 0 && !in_rows_)) return Answer::kFail;
   // Where nobody could try again but the allocator.
   if (on_purpose && may(KOILA_RUNG_RETRY) && (bytes <= kFewBytes || must_not_fail > 0 || (s.engine_depth > 0 && may_fail == 0))) {
     say(describe(device, bytes), KOILA_RUNG_RETRY);
