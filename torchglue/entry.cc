@@ -88,10 +88,7 @@ void in_child() {
   renew_user_rules_lock();
 }
 
-void say_of_rules(const std::string& message) {
-  session().runtime->log(KOILA_LOG_WARN, message.c_str());
-  session().runtime->on_note(message.c_str());
-}
+void say_of_rules(const std::string& message) { session().warn(message); }
 
 }  // namespace
 

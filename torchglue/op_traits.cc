@@ -2,6 +2,7 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -42,6 +43,9 @@ OpTraits examine(const c10::OperatorHandle& op) {
     }
   }
   traits.writes = written > 0;
+  traits.out = written > 0 && std::all_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& a) {
+    return a.alias_info() == nullptr || !a.alias_info()->isWrite() || a.is_out();
+  });
   traits.in_place = written == 1 && schema.arguments()[0].alias_info() != nullptr && schema.arguments()[0].alias_info()->isWrite();
   for (const c10::Argument& result : schema.returns()) traits.tensor_result |= is_tensor_type(*result.type());
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&

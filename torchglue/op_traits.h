@@ -18,6 +18,7 @@ struct OpTraits {
   const Rule* rule = nullptr;
   bool writes = false;        // writes to an argument
   bool in_place = false;      // writes to its first argument only, and returns it
+  bool out = false;           // all that it writes to is `out=`: written, and not read
   bool composite = false;     // a CompositeImplicitAutograd kernel: calls other operators, and nothing else
   bool reads_value = false;   // what Python calls right before it reads memory itself (tolist, numpy)
   bool forward_mode = false;  // makes a dual tensor

@@ -13,6 +13,11 @@ void Session::log(int level, const std::string& message) const {
   if (level >= runtime->settings->log_level) runtime->log(level, message.c_str());
 }
 
+void Session::warn(const std::string& message) const {
+  runtime->log(KOILA_LOG_WARN, message.c_str());
+  runtime->on_note(message.c_str());
+}
+
 std::vector<std::shared_ptr<Region>> Session::live_regions() {
   std::vector<std::shared_ptr<Region>> live;
   auto gone = std::remove_if(regions.begin(), regions.end(), [&](const std::weak_ptr<Region>& weak) {

@@ -112,6 +112,8 @@ struct Session {
   bool lazy() const { return runtime->settings->mode == KOILA_MODE_LAZY; }
   int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
   void log(int level, const std::string& message) const;
+  // To the log, and to the report.
+  void warn(const std::string& message) const;
 };
 
 // A device as the runtime numbers it.

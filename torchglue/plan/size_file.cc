@@ -16,22 +16,12 @@
 
 namespace koila {
 
-namespace {
-
-void say(const std::string& problem) {
-  if (problem.empty()) return;
-  session().runtime->log(KOILA_LOG_WARN, problem.c_str());
-  session().runtime->on_note(problem.c_str());
-}
-
-}  // namespace
-
 void SizeFile::load() {
   Session& s = session();
   const std::string path = s.runtime->settings->cache;
   if (path.empty()) return;
   const SizeCacheFile file = read_size_cache(path, TORCH_VERSION);
-  say(file.problem);
+  if (!file.problem.empty()) s.warn(file.problem);
   usable_ = file.ours;
   for (const CachedStep& step : file.steps) {
     const c10::Device device = step.device == "cpu" ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, 0);
@@ -91,7 +81,7 @@ void SizeFile::save() {
   if (written.busy) {
     due_ = steps_ + 1;
   } else if (!written.problem.empty()) {
-    say(written.problem);
+    s.warn(written.problem);
     usable_ = false;
   }
 }

@@ -275,7 +275,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     if (room) continue;
     const bool can_shrink = micro_batch_ > 1 && end - position > 1 && !observed_random_;
     if (!can_shrink) {
-      if (session().offload.begin_in_rows(device_number(device_))) continue;
+      if (serve_rows()) continue;
       totals_.clear();
       std::rethrow_exception(ran_out);
     }

@@ -279,7 +279,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     }
     if (shrink()) continue;
     drop_first_frame();
-    if (!session().offload.begin_in_rows(device_number(device_))) std::rethrow_exception(ran_out);
+    if (!serve_rows()) std::rethrow_exception(ran_out);
   }
 
   Instruction& in = *joined;

@@ -325,6 +325,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void choose_size();
   bool make_room();
   bool try_again(int& tries) const;  // rung 0
+  bool serve_rows() const;  // rung 2, when it cannot shrink
   void store_rows(Held& held, const at::Tensor& local, Rows rows);
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
   void ask_ahead(Rows rows, const Schedule& plan);

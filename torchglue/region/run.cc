@@ -412,6 +412,8 @@ bool Region::try_again(int& tries) const {
   return true;
 }
 
+bool Region::serve_rows() const { return session().offload.begin_in_rows(device_number(device_)); }
+
 void Region::catch_up() {
   bury_dead();
   for (int tries = 0;;) {
@@ -431,7 +433,7 @@ void Region::catch_up() {
     }
     if (!shrink()) {
       drop_first_frame();
-      if (session().offload.begin_in_rows(device_number(device_))) continue;
+      if (serve_rows()) continue;
       std::rethrow_exception(ran_out);
     }
   }
@@ -588,7 +590,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
     }
     if (try_again(tries) || drop_first_frame() || make_room()) continue;
     if (size == 1 || observed_random_) {
-      if (session().offload.begin_in_rows(device_number(device_))) continue;
+      if (serve_rows()) continue;
       std::rethrow_exception(ran_out);
     }
     halve(size);

@@ -137,31 +137,31 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     s.tape.cut();
     return false;
   };
-  // The call again: split, or whole where there is more room now. Each time another region has halved its micro-batch; a call that makes regions of
+  // The call again: split, or whole where there is more room now.
+  const auto came_through = [&] {
+    if (before) before->restore();
+    arguments.put_back(*stack);
+    try {
+      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
+      return true;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      return false;
+    }
+  };
+  // Each time another region has halved its micro-batch; a call that makes regions of
   // its own on every try would never end.
   constexpr int kTriesAtMost = 24;
   for (int tries = 0; tries < kTriesAtMost && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
     reason = "it does not fit beside one row of the batch.";
-    if (before) before->restore();
-    arguments.put_back(*stack);
-    try {
-      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
-      return;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-    }
+    if (came_through()) return;
     if (statistics != nullptr) statistics->restore();
   }
   s.tape.discard();
   if (in_step && may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
-    if (before) before->restore();
-    arguments.put_back(*stack);
-    try {
-      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
+    if (came_through()) {
       s.offload.came_through(oom);
       return;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
     }
   }
   report_refusal(oom, describe_refusal(op, reason), batch);

@@ -42,17 +42,13 @@ WrittenArguments::WrittenArguments(const c10::OperatorHandle& op, at::ArrayRef<c
 bool WrittenArguments::make_as_before(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
   const OpTraits& traits = op_traits(op);
   if (!traits.writes) return true;
-  const c10::FunctionSchema& schema = op.schema();
-  const bool out = std::all_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& a) {
-    return a.alias_info() == nullptr || !a.alias_info()->isWrite() || a.is_out();
-  });
-  if (!out && !(traits.in_place && traits.pointwise)) return false;
+  if (!traits.out && !(traits.in_place && traits.pointwise)) return false;
   bool as_before = true;
   size_t i = 0;
-  for_each_written(schema, arguments, [&](const at::Tensor& t, int argument) {
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int argument) {
     const Before& before = before_[i++];
     as_before &= version_of(t) == before.version && t.layout() == at::kStrided;
-    if (!as_before || !out) return;
+    if (!as_before || !traits.out) return;
     for_each_tensor(arguments, [&](const at::Tensor& other, int from, int) { as_before &= from == argument || storage_of(other) != storage_of(t); });
     if (as_before && t.sizes() != at::IntArrayRef(before.sizes)) t.unsafeGetTensorImpl()->set_sizes_and_strides(before.sizes, before.strides, before.offset);
   });

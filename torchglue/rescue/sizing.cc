@@ -103,13 +103,13 @@ bool StepSizes::goes_on(const SizePolicy& policy, uint64_t key, int times, bool 
   return true;
 }
 
-bool StepSizes::runs_whole(const SizePolicy& policy) const {
+bool StepSizes::runs_whole(const SizePolicy& policy) {
   const UnderWay* step = find(policy);
   return step != nullptr && step->whole;
 }
 
-std::shared_ptr<SizePolicy> StepSizes::policy_of(int64_t batch) const {
-  const UnderWay* step = const_cast<StepSizes*>(this)->find(batch);
+std::shared_ptr<SizePolicy> StepSizes::policy_of(int64_t batch) {
+  const UnderWay* step = find(batch);
   return step == nullptr ? nullptr : step->policy;
 }
 
@@ -120,8 +120,8 @@ StepSizes::Taken StepSizes::taken(int64_t batch) {
   return {step->peak - step->base, session().runtime->tensor_bytes(step->device_number) - step->base};
 }
 
-std::optional<int64_t> StepSizes::available_to(int64_t batch) const {
-  const UnderWay* step = const_cast<StepSizes*>(this)->find(batch);
+std::optional<int64_t> StepSizes::available_to(int64_t batch) {
+  const UnderWay* step = find(batch);
   return step == nullptr ? std::nullopt : step->available;
 }
 

@@ -40,7 +40,7 @@ class StepSizes {
   // Whether a seed whose first call has this key belongs to the step of that kind that is under way, which has `times` of them; notes it. Every one
   // does in a step with gradients that runs whole: it goes on to its backward pass.
   bool goes_on(const SizePolicy& policy, uint64_t key, int times, bool with_gradients);
-  bool runs_whole(const SizePolicy& policy) const;
+  bool runs_whole(const SizePolicy& policy);
 
   // Bytes that the step over so many rows has taken so far, at its peak and now. 0: none is under way.
   struct Taken {
@@ -48,10 +48,10 @@ class StepSizes {
   };
   Taken taken(int64_t batch);
   // Bytes that were available when it began; nothing when that is not known.
-  std::optional<int64_t> available_to(int64_t batch) const;
+  std::optional<int64_t> available_to(int64_t batch);
 
   // Steps over so many rows that are under way. Null: none is, or its size is not for a policy to choose.
-  std::shared_ptr<SizePolicy> policy_of(int64_t batch) const;
+  std::shared_ptr<SizePolicy> policy_of(int64_t batch);
 
   // Some rows of a step, from here to finish(). `first`: it brings what stays from pass to pass.
   class Pass {
@@ -91,7 +91,6 @@ class StepSizes {
   };
 
   UnderWay* find(const SizePolicy& policy);
-  const UnderWay* find(const SizePolicy& policy) const { return const_cast<StepSizes*>(this)->find(policy); }
   UnderWay* find(int64_t batch);
   // The peak since it was marked last goes to every step on the device, and is marked anew.
   void mark(int device_number);
