@@ -27,6 +27,18 @@ enum koila_rung {
   KOILA_RUNGS_ALL = (1 << 3) - 1,
 };
 
+// What a tensor's memory is for, by when it was made and what became of it (docs/report.md).
+enum koila_category {
+  KOILA_OTHER = 0,            // made before the first step and no parameter, or in an evaluation
+  KOILA_PARAMETERS = 1,       // leaves that a backward pass gave a gradient to
+  KOILA_GRADIENTS = 2,        // their .grad
+  KOILA_OPTIMIZER_STATE = 3,  // made between a backward pass and the next step, and still alive after that
+  KOILA_INPUTS = 4,           // made in a step before its first operator with a gradient
+  KOILA_ACTIVATIONS = 5,      // made in a forward pass from there on
+  KOILA_WORKSPACE = 6,        // made in a backward pass or an update, and neither a gradient nor state so far
+  KOILA_CATEGORIES = 7,
+};
+
 // spdlog's levels by value.
 enum koila_log_level {
   KOILA_LOG_TRACE = 0,

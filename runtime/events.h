@@ -31,6 +31,8 @@ struct OomEvent {
   int rung = 0;
   double seconds = 0;  // of all that are counted here
   std::int64_t count = 1;  // like ones that followed (same place, size, outcome and micro-batch)
+  double at = 0;           // seconds since the process met PyTorch; of the first
+  std::int64_t step = 0;   // steps that had ended by then
 
   bool is_like(const OomEvent& other) const;
 };

@@ -14,7 +14,7 @@
 #include "runtime/events.h"
 #include "runtime/inject.h"
 #include "runtime/ledger.h"
-#include "runtime/report.h"
+#include "runtime/report/report.h"
 #include "runtime/spin_lock.h"
 
 namespace koila {

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "runtime/report.h"
+#include "runtime/report/report.h"
 
 namespace koila {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/report.h"
+#include "runtime/report/report.h"
 
 #include <unistd.h>
 
@@ -52,6 +52,18 @@ const char* mode_name(int mode) {
     case KOILA_MODE_LAZY: return "lazy";
   }
   return "unknown";
+}
+
+const char* category_name(int category) {
+  switch (category) {
+    case KOILA_PARAMETERS: return "parameters";
+    case KOILA_GRADIENTS: return "gradients";
+    case KOILA_OPTIMIZER_STATE: return "optimizer state";
+    case KOILA_INPUTS: return "inputs";
+    case KOILA_ACTIVATIONS: return "activations";
+    case KOILA_WORKSPACE: return "workspace";
+    default: return "other";
+  }
 }
 
 std::string write_report(const ReportTarget& target, const ReportData& data) {

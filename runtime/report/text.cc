@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "runtime/bytes.h"
-#include "runtime/report.h"
+#include "runtime/report/report.h"
 
 namespace koila {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/bytes.h"
-#include "runtime/report.h"
+#include "runtime/report/report.h"
 
 namespace koila::cupti {
 
