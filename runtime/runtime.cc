@@ -79,7 +79,7 @@ ParsedRules find_rules(ParsedConfig& parsed) {
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
 
-Runtime::Runtime(Config config) : config_(std::move(config)) {}
+Runtime::Runtime(Config config) : config_(std::move(config)), tensor_book_(new TensorBook(config_.wants_snapshot())) {}
 
 bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
@@ -116,6 +116,7 @@ bool Runtime::start() {
   settings.policy = runtime->config_.policy;
   settings.ladder = runtime->config_.ladder;
   settings.cache = runtime->cache_.c_str();
+  settings.stacks = runtime->config_.stacks ? 1 : 0;
   runtime_.store(runtime, std::memory_order_release);
   return true;
 }
@@ -183,9 +184,15 @@ void Runtime::start_anew_after_fork() {
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
+  tensor_book_ = new TensorBook(config_.wants_snapshot(), tensor_book_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
+}
+
+void Runtime::on_step() {
+  events_->add_step();
+  tensor_book_->end_step();
 }
 
 void Runtime::on_oom(const OomEvent& event) {
@@ -195,7 +202,7 @@ void Runtime::on_oom(const OomEvent& event) {
   if (log::enabled(level)) log::write(level, describe(event));
 }
 
-ReportData Runtime::report_data() const {
+ReportData Runtime::report_data() {
   ReportData data;
   data.mode = config_.mode;
   data.microbatch = config_.microbatch;
@@ -217,6 +224,11 @@ ReportData Runtime::report_data() const {
     figures.outside_bytes = outside_[device - kFirstPlace].live();
     figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
     figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
+    figures.live_by_category = tensor_book_->live(device);
+    TensorBook::Peak peak = tensor_book_->peak(device);
+    figures.peak_by_category = peak.by_category;
+    figures.peak_step = peak.step;
+    figures.holders = std::move(peak.holders);
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
     if (device >= 0) {
       figures.tensor_bytes = tensors_[device].live();
@@ -231,7 +243,7 @@ ReportData Runtime::report_data() const {
   return data;
 }
 
-void Runtime::write_reports() const {
+void Runtime::write_reports() {
   try {
     const ReportData data = report_data();
     const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();
