@@ -68,6 +68,17 @@ void on_note(const char* note) {
   quietly([&] { Runtime::get()->events().add_note(text_of(note)); });
 }
 
+void on_fact(int fact, std::int64_t value) {
+  quietly([&] { Runtime::get()->findings().add_fact(fact, value); });
+}
+
+void on_leak(const koila_leak* leak) {
+  quietly([&] {
+    Runtime::get()->findings().add_leak({leak->device, leak->category, text_of(leak->op), text_of(leak->where), text_of(leak->holder), leak->bytes,
+                                       leak->bytes_per_step, leak->first_step, leak->graph_nodes});
+  });
+}
+
 int torch_uses_cuda = 0;
 int captures = 0;
 std::atomic<void (*)()> before_capture{nullptr};
@@ -79,7 +90,7 @@ void set_rules(void (*add)(const char*, const char*)) {
 }
 
 koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, tensor_bytes, mark_peak, marked_peak, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note};
+                       budget_bytes,      failed_allocations, tensor_bytes, mark_peak, marked_peak, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note, on_fact, on_leak};
 
 }  // namespace
 

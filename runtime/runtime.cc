@@ -179,6 +179,7 @@ void Runtime::on_outside(int device, std::int64_t change) {
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
+  findings_ = new Findings;
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
@@ -228,6 +229,9 @@ ReportData Runtime::report_data() const {
   }
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
+  data.leaks = findings_->leaks();
+  data.facts = findings_->facts();
+  data.facts.size_cache = config_.cache.empty() ? 0 : 1;
   return data;
 }
 

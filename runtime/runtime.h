@@ -12,6 +12,7 @@
 #include "runtime/config.h"
 #include "runtime/device_memory.h"
 #include "runtime/events.h"
+#include "runtime/findings.h"
 #include "runtime/inject.h"
 #include "runtime/ledger.h"
 #include "runtime/report/report.h"
@@ -94,6 +95,7 @@ class Runtime {
 
   void on_oom(const OomEvent& event);
   Events& events() { return *events_; }
+  Findings& findings() { return *findings_; }
 
   ReportData report_data() const;
 
@@ -123,6 +125,7 @@ class Runtime {
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
+  Findings* findings_ = new Findings;  // the same
   bool attached_ = false;
   std::once_flag books_;
   bool forked_ = false;
