@@ -180,11 +180,13 @@ void Runtime::on_outside(int device, std::int64_t change) {
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
+  findings_ = new Findings;
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
   tensor_book_ = new TensorBook(config_.wants_snapshot(), tensor_book_);
+  leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
@@ -193,6 +195,7 @@ void Runtime::start_anew_after_fork() {
 void Runtime::on_step() {
   events_->add_step();
   tensor_book_->end_step();
+  leak_watch_->step_over(tensor_book_->steps());
 }
 
 void Runtime::on_oom(const OomEvent& event) {
@@ -240,6 +243,9 @@ ReportData Runtime::report_data() {
   }
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
+  data.leaks = findings_->leaks();
+  data.facts = findings_->facts();
+  data.facts.size_cache = config_.cache.empty() ? 0 : 1;
   return data;
 }
 

@@ -12,7 +12,9 @@
 #include "runtime/config.h"
 #include "runtime/device_memory.h"
 #include "runtime/events.h"
+#include "runtime/findings.h"
 #include "runtime/inject.h"
+#include "runtime/leak_watch.h"
 #include "runtime/ledger.h"
 #include "runtime/report/report.h"
 #include "runtime/spin_lock.h"
@@ -99,6 +101,8 @@ class Runtime {
   void on_step();
   void on_oom(const OomEvent& event);
   Events& events() { return *events_; }
+  Findings& findings() { return *findings_; }
+  LeakWatch& leak_watch() { return *leak_watch_; }
 
   ReportData report_data();
 
@@ -129,6 +133,8 @@ class Runtime {
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
+  Findings* findings_ = new Findings;  // the same
+  LeakWatch* leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   bool attached_ = false;
   std::once_flag books_;
   bool forked_ = false;
