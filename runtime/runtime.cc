@@ -251,7 +251,8 @@ ReportData Runtime::report_data() {
 
 void Runtime::write_reports() {
   try {
-    const ReportData data = report_data();
+    ReportData data = report_data();
+    data.end = RunEnd::kExited;
     const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();
     // A data loader's workers would each add a report of nothing, and overwrite the program's.
     if ((forked_ || is_spawned_worker(data.command)) && !did_something) return;
