@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 5 };
+enum { KOILA_ABI_VERSION = 6 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1 };
@@ -38,6 +38,23 @@ enum koila_category {
   KOILA_WORKSPACE = 6,        // made in a backward pass or an update, and neither a gradient nor state so far
   KOILA_CATEGORIES = 7,
 };
+
+// What the program was doing when a tensor's memory was asked for.
+enum koila_when {
+  KOILA_SETUP = 0,         // before the first backward pass began, and no graph was made yet
+  KOILA_IN_FORWARD = 1,    // with gradients, after the step's first operator that has one
+  KOILA_BEFORE_GRAPH = 2,  // with gradients, before it
+  KOILA_IN_BACKWARD = 3,
+  KOILA_IN_OPTIMIZER = 4,  // within the step() of an optimizer
+  KOILA_WITHOUT_GRAPH = 5, // under no_grad, after the first backward pass
+};
+
+// Where a tensor's memory comes from.
+typedef struct koila_origin {
+  uint8_t when;    // enum koila_when
+  uint16_t op;     // number of the operator, see koila_runtime::op_number; 0: unknown
+  uint32_t place;  // number of the source line, see koila_runtime::place_number; 0: unknown
+} koila_origin;
 
 // spdlog's levels by value.
 enum koila_log_level {
@@ -65,6 +82,7 @@ typedef struct koila_settings {
   int policy;                // enum koila_policy
   int ladder;                // bits of enum koila_rung; 0: every out-of-memory is refused
   const char* cache;         // file of learned micro-batch sizes, which need not exist; never null, "" when none
+  int stacks;                // 1: find the source line of every tensor
 } koila_settings;
 
 enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };
@@ -119,8 +137,17 @@ typedef struct koila_runtime {
   int64_t (*tensor_bytes)(int device);
   void (*mark_peak)(int device);
   int64_t (*marked_peak)(int device);
-  // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
+  // The tensors within the blocks of a CUDA device's caching allocator that were there before anybody looked: so many bytes.
   void (*on_tensors)(int device, int64_t change);
+  // A tensor's memory that came, on the CPU or within a block of the caching allocator; and went. Unknown addresses are no error. Waits for nothing but
+  // short locks of its own, so that an allocator may call it under its lock.
+  void (*on_tensor)(int device, uintptr_t address, int64_t bytes, koila_origin origin);
+  void (*on_tensor_gone)(int device, uintptr_t address, int64_t bytes);
+  void (*set_category)(uintptr_t address, int category);  // enum koila_category
+  uint16_t (*op_number)(const char* op);
+  uint32_t (*place_number)(const char* place);  // as Holder::where in runtime/report/data.h
+  // An outermost backward pass begins: what the update before it left behind is state.
+  void (*settle_updates)(void);
   // What regions keep of a device's tensors outside its memory (in a file for the CPU, in pinned memory for a CUDA device) grew, or shrank.
   void (*on_outside)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.

@@ -88,7 +88,7 @@ void DeviceMemory::release(const Block& block) {
   if (watcher_ != nullptr) watcher_(block.place);
 }
 
-PointerTable::Taken DeviceMemory::forget_all(int place) {
+PointerTable<Block>::Taken DeviceMemory::forget_all(int place) {
   return blocks_.take_all([&](const Block& block) { return block.place == place; });
 }
 

@@ -4,6 +4,8 @@
 
 #include <time.h>
 
+#include <chrono>
+
 namespace koila {
 
 class RunClock {
@@ -12,6 +14,10 @@ class RunClock {
 
   double started() const { return started_; }  // since 1970
   double now() const { return at(CLOCK_MONOTONIC) - begin_; }
+
+  double seconds_at(std::chrono::steady_clock::time_point moment) const {
+    return std::chrono::duration<double>(moment.time_since_epoch()).count() - begin_;  // it is CLOCK_MONOTONIC
+  }
 
   // Up to some milliseconds late, for a quarter of the cost. Never before a moment that it gave already, and never negative.
   double coarse_now() const {

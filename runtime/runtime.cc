@@ -80,7 +80,7 @@ ParsedRules find_rules(ParsedConfig& parsed) {
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
 
-Runtime::Runtime(Config config) : config_(std::move(config)) {
+Runtime::Runtime(Config config) : config_(std::move(config)), tensor_book_(new TensorBook(config_.wants_snapshot())) {
   device_memory_->set_watcher([](int place) { get()->on_sample(place); });
 }
 
@@ -120,6 +120,7 @@ bool Runtime::start() {
   settings.policy = runtime->config_.policy;
   settings.ladder = runtime->config_.ladder;
   settings.cache = runtime->cache_.c_str();
+  settings.stacks = runtime->config_.stacks ? 1 : 0;
   runtime_.store(runtime, std::memory_order_release);
   return true;
 }
@@ -176,7 +177,7 @@ void Runtime::take_sample(int device, std::int64_t live) {
   // It is called where memory is given and taken: what goes wrong here goes no further.
   try {
     Timeline& timeline = (*timelines_)[device - kFirstPlace];
-    const bool begins = timeline.add({clock_.coarse_now(), live, {}});
+    const bool begins = timeline.add({clock_.coarse_now(), live, tensor_book_->live(device)});
     if (RecordWriter* record = this->record(); begins && record != nullptr) write_device(*record, device);
   } catch (...) {
   }
@@ -231,6 +232,7 @@ void Runtime::start_anew_after_fork() {
   record_.store(nullptr, std::memory_order_release);
   record_was_tried_.store(false);
   sources_written_.store(0);
+  for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
   clock_ = RunClock();
   timelines_ = new Timelines;
   steps_ = new StepSeries;
@@ -240,6 +242,7 @@ void Runtime::start_anew_after_fork() {
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
   device_memory_->set_watcher([](int place) { get()->on_sample(place); });
+  tensor_book_ = new TensorBook(config_.wants_snapshot(), tensor_book_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
@@ -274,12 +277,26 @@ void Runtime::on_step() {
     account.begin_step();
   }
   steps_->add(step);
+  tensor_book_->end_step();
   write_devices();
 }
 
 void Runtime::write_device(RecordWriter& record, int device) {
   if (SeriesSink<Sample>* sink = record.timeline_of(device); sink != nullptr) (*timelines_)[device - kFirstPlace].write_to(sink);
   record.write_device(figures_of(device));
+  write_peak(record, device);
+}
+
+// What is alive at a peak is much to write: once a second, or where there is another peak at the end of a step.
+void Runtime::write_peak(RecordWriter& record, int device) {
+  WrittenPeak& written = written_peak_[device - kFirstPlace];
+  const double now = clock_.coarse_now();
+  if (written.seconds.load() >= 0 && now < written.seconds.load() + 1) return;
+  const TensorBook::Peak peak = tensor_book_->peak(device);
+  if (peak.holders.empty()) return;
+  written.seconds.store(now);
+  written.bytes.store(peak.bytes);
+  record.write_holders(device, peak.holders);
 }
 
 // Whatever of the devices is not written as it happens.
@@ -290,6 +307,8 @@ void Runtime::write_devices() {
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     const Account& account = ledger_.of(device);
     if (account.requests() == 0 && account.budget() == 0) continue;
+    // Another peak, or the last word on it.
+    if (WrittenPeak& written = written_peak_[device - kFirstPlace]; written.bytes.load() != tensor_book_->peak(device, false).bytes) written.seconds.store(-1);
     write_device(*record, device);
     used_cuda = used_cuda || device != KOILA_CPU;
   }
@@ -316,7 +335,8 @@ ReportData Runtime::identity() const {
   return data;
 }
 
-DeviceFigures Runtime::figures_of(int device) const {
+// All but lists.
+DeviceFigures Runtime::figures_of(int device) {
   const Account& account = ledger_.of(device);
   DeviceFigures figures;
   figures.device = device;
@@ -329,6 +349,13 @@ DeviceFigures Runtime::figures_of(int device) const {
   figures.outside_bytes = outside_[device - kFirstPlace].live();
   figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
   figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
+  figures.live_by_category = tensor_book_->live(device);
+  const TensorBook::Peak peak = tensor_book_->peak(device, /*with_holders=*/false);
+  if (peak.bytes > 0) {
+    figures.peak_by_category = peak.by_category;
+    figures.peak_step = peak.step;
+    figures.peak_seconds = clock_.seconds_at(peak.at);
+  }
   if (device >= 0) {
     figures.tensor_bytes = tensors_[device].live();
     figures.tensor_peak_bytes = tensors_[device].run_peak();
@@ -338,7 +365,7 @@ DeviceFigures Runtime::figures_of(int device) const {
   return figures;
 }
 
-ReportData Runtime::report_data(RunEnd end) const {
+ReportData Runtime::report_data(RunEnd end) {
   ReportData data = identity();
   data.seconds = clock_.now();
   data.end = end;
@@ -346,6 +373,7 @@ ReportData Runtime::report_data(RunEnd end) const {
     const Account& account = ledger_.of(device);
     if (account.requests() == 0 && account.budget() == 0) continue;
     DeviceFigures figures = figures_of(device);
+    figures.holders = tensor_book_->peak(device).holders;
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
     figures.timeline = (*timelines_)[device - kFirstPlace].snapshot();
     data.devices.push_back(std::move(figures));
@@ -362,6 +390,7 @@ void Runtime::at_exit() {
   if (record == nullptr) return;
   try {
     sources_written_.store(0);
+    for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
     write_devices();
     events_->end_record();
     if (config_.record.empty()) record->remove();
@@ -369,7 +398,7 @@ void Runtime::at_exit() {
   }
 }
 
-void Runtime::write_reports() const {
+void Runtime::write_reports() {
   try {
     const ReportData data = report_data(RunEnd::kExited);
     const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();

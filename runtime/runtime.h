@@ -19,6 +19,7 @@
 #include "runtime/report/report.h"
 #include "runtime/run_clock.h"
 #include "runtime/spin_lock.h"
+#include "runtime/tensor_book.h"
 #include "runtime/timeline.h"
 
 namespace koila {
@@ -57,9 +58,7 @@ class Runtime {
     if (!is_device(device)) return 0;
     Account& account = ledger_.of(device);
     if (injector_.fails(device, account.count_request())) return 2;
-    if (!account.try_reserve(bytes)) return 1;
-    on_sample(device);
-    return 0;
+    return account.try_reserve(bytes) ? 0 : 1;
   }
 
   // The same for memory that CUDA gives, see Account::hold.
@@ -73,7 +72,8 @@ class Runtime {
     on_sample(device);
   }
 
-  // The live bytes of a device changed; for its timeline. Two comparisons, where it is nothing to note. `device` must be one of is_device.
+  // The live bytes of a device changed, and the account of its tensors with them; for its timeline. Two comparisons, where it is nothing to note.
+  // (So reserve() is too early: what the memory is for is not known yet.) `device` must be one of is_device.
   void on_sample(int device) {
     const std::int64_t live = ledger_.of(device).live();
     if ((*timelines_)[device - kFirstPlace].due(live)) take_sample(device, live);
@@ -106,14 +106,17 @@ class Runtime {
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);
 
-  void on_oom(OomEvent event);
+  TensorBook& tensor_book() { return *tensor_book_; }
+
+  // An outermost backward pass is over.
   void on_step();
+  void on_oom(OomEvent event);
   Events& events() { return *events_; }
 
   // Null where none is kept, or not yet. Once there it stays, but not for the child of a fork.
   RecordWriter* record() { return record_.load(std::memory_order_acquire); }
 
-  ReportData report_data(RunEnd end = RunEnd::kRunning) const;
+  ReportData report_data(RunEnd end = RunEnd::kRunning);
 
  private:
   explicit Runtime(Config config);
@@ -121,12 +124,13 @@ class Runtime {
   using Timelines = std::array<Timeline, kPlaces>;
 
   void at_exit();
-  void write_reports() const;
+  void write_reports();
   ReportData identity() const;
-  DeviceFigures figures_of(int device) const;
+  DeviceFigures figures_of(int device);
   void take_sample(int device, std::int64_t live);
   void open_record();
   void write_device(RecordWriter& record, int device);
+  void write_peak(RecordWriter& record, int device);
   void write_devices();
   void set_configured_budget(int device, std::int64_t total);
   void start_anew_after_fork();
@@ -141,6 +145,7 @@ class Runtime {
   Ledger ledger_;
   Injector injector_;
   DeviceMemory* device_memory_ = new DeviceMemory(ledger_);  // replaced in the child of a fork, like events_
+  TensorBook* tensor_book_;                                          // the same
   Account tensors_[kCudaDevices];
   Account outside_[kPlaces];
   std::atomic<std::int64_t> written_outside_[kPlaces] = {};
@@ -156,6 +161,12 @@ class Runtime {
   std::atomic<RecordWriter*> record_{nullptr};
   std::atomic<bool> record_was_tried_{false};
   std::atomic<double> sources_written_{0};
+  // The peak whose holders were written last, and when.
+  struct WrittenPeak {
+    std::atomic<std::int64_t> bytes{0};
+    std::atomic<double> seconds{-1};
+  };
+  WrittenPeak written_peak_[kPlaces];
   bool attached_ = false;
   std::once_flag books_;
   bool is_worker_ = false;  // that Python's multiprocessing started afresh
