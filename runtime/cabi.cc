@@ -48,6 +48,7 @@ void on_tensor(int device, std::uintptr_t address, std::int64_t bytes, koila_ori
   quietly([&] {
     Runtime::get()->on_tensors(device, bytes);
     Runtime::get()->tensor_book().add(device, address, bytes, origin);
+    if (is_device(device)) Runtime::get()->on_sample(device);
   });
 }
 

@@ -186,9 +186,13 @@ std::vector<std::uintptr_t> TensorBook::addresses(const Leak& leak, std::size_t 
   return addresses;
 }
 
-TensorBook::Peak TensorBook::peak(int device) {
+TensorBook::Peak TensorBook::peak(int device, bool with_holders) {
   if (!is_tensor_device(device)) return {};
   Holdings& holdings = of(device);
+  if (!with_holders) {
+    const std::lock_guard lock(holdings.lock);
+    return {holdings.peak.bytes, holdings.peak.by_category, holdings.peak.step, holdings.peak.at, {}};
+  }
   if (holdings.at_peak.exchange(false, kRelaxed)) list_holders(device, holdings);
   const std::lock_guard lock(holdings.lock);
   return holdings.peak;

@@ -69,7 +69,7 @@ class TensorBook {
     std::chrono::steady_clock::time_point at;
     std::vector<Holder> holders;
   };
-  Peak peak(int device);
+  Peak peak(int device, bool with_holders = true);
 
   std::vector<LiveBlock> blocks();
   // Times count from `started`.
