@@ -23,6 +23,8 @@ std::string describe(const OomEvent& event);
 
 std::string report_text(const ReportData& data);
 std::string report_json(const ReportData& data);
+// One page that needs nothing else, neither files nor a network: below 5 MB for the bounds of data.h.
+std::string report_html(const ReportData& data);
 
 // What a person could do next, one sentence; "" when there is nothing to do.
 std::string next_thing_to_try(const ReportData& data);
