@@ -40,6 +40,8 @@ std::string report_text(const ReportData& data, const TextStyle& style = {});
 
 // All but `blocks` and `trace`.
 std::string report_json(const ReportData& data);
+// One page that needs nothing else, neither files nor a network: below 5 MB for the bounds of data.h.
+std::string report_html(const ReportData& data);
 
 // A report that was read back: what is wrong with it is said in one line, with the place.
 struct ParsedReport {
@@ -55,9 +57,6 @@ std::string report_csv(const ReportData& data);
 
 // A snapshot as torch.cuda.memory._snapshot() makes it, pickled: for torch.cuda._memory_viz and PyTorch's viewer.
 std::string report_pickle(const ReportData& data);
-
-// One page without a network.
-std::string report_html(const ReportData& data);
 
 // The first advice there is (runtime/report/advice.h), one sentence; "" when there is nothing to do.
 std::string next_thing_to_try(const ReportData& data);
