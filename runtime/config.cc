@@ -175,6 +175,7 @@ bool read_ladder(const std::string& value, Config& config, std::string&) {
 
 bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
 bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
+bool read_stacks(const std::string& value, Config& config, std::string&) { return read_flag(value, config.stacks); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
 constexpr Variable kVariables[] = {
@@ -195,6 +196,7 @@ constexpr Variable kVariables[] = {
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
     {"KOILA_VERIFY", "0 or 1", "0", read_verify},
+    {"KOILA_STACKS", "0 or 1", "0", read_stacks},
 };
 
 // Read by koila's scripts, and in the environment of whatever they start.
@@ -283,6 +285,10 @@ std::optional<int> parse_log_level(const std::string& name) {
   for (const auto& [level_name, level] : levels)
     if (name == level_name) return level;
   return std::nullopt;
+}
+
+bool Config::wants_snapshot() const {
+  return std::any_of(reports.begin(), reports.end(), [](const ReportTarget& target) { return target.path.ends_with(".pickle"); });
 }
 
 std::optional<ReportTarget> parse_report_target(const std::string& path) {

@@ -50,6 +50,10 @@ struct Config {
   bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;
   bool verify = false;
+  bool stacks = false;  // find the source line of every tensor
+
+  // A report is asked for that lists every tensor's coming and going.
+  bool wants_snapshot() const;
 };
 
 // Something to say about a variable.

@@ -82,7 +82,7 @@ void DeviceMemory::release(const Block& block) {
   add_locked(f.frees, 1);
 }
 
-PointerTable::Taken DeviceMemory::forget_all(int place) {
+PointerTable<Block>::Taken DeviceMemory::forget_all(int place) {
   return blocks_.take_all([&](const Block& block) { return block.place == place; });
 }
 

@@ -79,7 +79,7 @@ ParsedRules find_rules(ParsedConfig& parsed) {
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
 
-Runtime::Runtime(Config config) : config_(std::move(config)) {}
+Runtime::Runtime(Config config) : config_(std::move(config)), tensor_book_(new TensorBook(config_.wants_snapshot())) {}
 
 bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
@@ -116,6 +116,7 @@ bool Runtime::start() {
   settings.policy = runtime->config_.policy;
   settings.ladder = runtime->config_.ladder;
   settings.cache = runtime->cache_.c_str();
+  settings.stacks = runtime->config_.stacks ? 1 : 0;
   runtime_.store(runtime, std::memory_order_release);
   return true;
 }
@@ -179,13 +180,22 @@ void Runtime::on_outside(int device, std::int64_t change) {
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
   events_ = new Events;
+  findings_ = new Findings;
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
+  tensor_book_ = new TensorBook(config_.wants_snapshot(), tensor_book_);
+  leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
+}
+
+void Runtime::on_step() {
+  events_->add_step();
+  tensor_book_->end_step();
+  leak_watch_->step_over(tensor_book_->steps());
 }
 
 void Runtime::on_oom(const OomEvent& event) {
@@ -195,7 +205,7 @@ void Runtime::on_oom(const OomEvent& event) {
   if (log::enabled(level)) log::write(level, describe(event));
 }
 
-ReportData Runtime::report_data() const {
+ReportData Runtime::report_data() {
   ReportData data;
   data.mode = config_.mode;
   data.microbatch = config_.microbatch;
@@ -217,6 +227,11 @@ ReportData Runtime::report_data() const {
     figures.outside_bytes = outside_[device - kFirstPlace].live();
     figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
     figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
+    figures.live_by_category = tensor_book_->live(device);
+    TensorBook::Peak peak = tensor_book_->peak(device);
+    figures.peak_by_category = peak.by_category;
+    figures.peak_step = peak.step;
+    figures.holders = std::move(peak.holders);
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
     if (device >= 0) {
       figures.tensor_bytes = tensors_[device].live();
@@ -228,10 +243,13 @@ ReportData Runtime::report_data() const {
   }
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
+  data.leaks = findings_->leaks();
+  data.facts = findings_->facts();
+  data.facts.size_cache = config_.cache.empty() ? 0 : 1;
   return data;
 }
 
-void Runtime::write_reports() const {
+void Runtime::write_reports() {
   try {
     ReportData data = report_data();
     data.end = RunEnd::kExited;

@@ -12,10 +12,13 @@
 #include "runtime/config.h"
 #include "runtime/device_memory.h"
 #include "runtime/events.h"
+#include "runtime/findings.h"
 #include "runtime/inject.h"
+#include "runtime/leak_watch.h"
 #include "runtime/ledger.h"
 #include "runtime/report/report.h"
 #include "runtime/spin_lock.h"
+#include "runtime/tensor_book.h"
 
 namespace koila {
 
@@ -92,15 +95,21 @@ class Runtime {
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);
 
+  TensorBook& tensor_book() { return *tensor_book_; }
+
+  // An outermost backward pass is over.
+  void on_step();
   void on_oom(const OomEvent& event);
   Events& events() { return *events_; }
+  Findings& findings() { return *findings_; }
+  LeakWatch& leak_watch() { return *leak_watch_; }
 
-  ReportData report_data() const;
+  ReportData report_data();
 
  private:
   explicit Runtime(Config config);
 
-  void write_reports() const;
+  void write_reports();
   void set_configured_budget(int device, std::int64_t total);
   void start_anew_after_fork();
 
@@ -114,6 +123,7 @@ class Runtime {
   Ledger ledger_;
   Injector injector_;
   DeviceMemory* device_memory_ = new DeviceMemory(ledger_);  // replaced in the child of a fork, like events_
+  TensorBook* tensor_book_;                                          // the same
   Account tensors_[kCudaDevices];
   Account outside_[kPlaces];
   std::atomic<std::int64_t> written_outside_[kPlaces] = {};
@@ -123,6 +133,8 @@ class Runtime {
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
+  Findings* findings_ = new Findings;  // the same
+  LeakWatch* leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   bool attached_ = false;
   std::once_flag books_;
   bool forked_ = false;

@@ -59,7 +59,7 @@ std::string report_pickle(const ReportData& data);
 // One page without a network.
 std::string report_html(const ReportData& data);
 
-// What a person could do next, one sentence; "" when there is nothing to do.
+// The first advice there is (runtime/report/advice.h), one sentence; "" when there is nothing to do.
 std::string next_thing_to_try(const ReportData& data);
 
 // Writes whole or not at all (a file beside it that is then renamed). Answers with what went wrong, "" when nothing.
