@@ -27,9 +27,12 @@ std::string rows(std::int64_t micro_batch, std::int64_t batch) {
   return std::to_string(micro_batch) + (batch > 0 ? " of " + std::to_string(batch) : "") + " rows";
 }
 
+constexpr double kNoTime = 0.0005;
+
 // "12 ms", "3.4 s", "17 min", "12.5 h".
 std::string duration(double seconds) {
   char text[64];
+  if (seconds < kNoTime) return "<1 ms";
   if (seconds < 0.0995) std::snprintf(text, sizeof text, "%.0f ms", seconds * 1e3);
   else if (seconds < 600) std::snprintf(text, sizeof text, "%.1f s", seconds);
   else if (seconds < 36000) std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
@@ -200,7 +203,7 @@ std::string leak_line(const Leak& leak) {
 // "(3 times, 1.5 s)".
 std::string cost_of(const OomEvent& event) {
   std::string text = event.count > 1 ? std::to_string(event.count) + " times" : "";
-  if (event.seconds > 0) text += (text.empty() ? "" : ", ") + duration(event.seconds);
+  if (event.seconds >= kNoTime) text += (text.empty() ? "" : ", ") + duration(event.seconds);
   return text.empty() ? "" : " (" + text + ")";
 }
 

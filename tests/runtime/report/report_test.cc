@@ -245,6 +245,7 @@ TEST(Report, NextThingToTryFollowsWhatHappened) {
   rescued.events.refusals = 0;
   EXPECT_NE(next_thing_to_try(rescued).find("aten::cumsum"), std::string::npos);
   rescued.events.full_batch.clear();
+  rescued.events.rungs.clear();
   EXPECT_EQ(next_thing_to_try(rescued), "");
   rescued.events.rungs[KOILA_RUNG_SPLIT].count = 19;
   EXPECT_NE(next_thing_to_try(rescued).find("KOILA_MICROBATCH=128"), std::string::npos);

@@ -103,8 +103,8 @@ inline ReportData longest_report() {
     events.oom_events.push_back({0, KOILA_BACKWARD, "aten::scaled_dot_product_attention", static_cast<std::int64_t>(i), 1, 2,
                                  i % 2 == 0 ? KOILA_REFUSED : KOILA_RESCUED, reason, 1, 2, KOILA_RUNG_SPLIT, 1.234567, 1, 1.234567, 5});
   while (events.regions.size() < kMaxRegions) events.regions.push_back({0, 4096, 1024, 400, 100, 10, 100000, 1.234567});
-  for (std::size_t i = 0; i < kMaxFullBatchOps; ++i) events.full_batch["some_library::an_operator_of_its_own." + std::to_string(i)] = {1, static_cast<std::int64_t>(i)};
-  for (std::size_t i = 0; i < kMaxNotes; ++i) events.notes.push_back(reason + std::to_string(i));
+  for (std::size_t i = 2; i < kMaxFullBatchOps; ++i) events.full_batch["some_library::an_operator_of_its_own." + std::to_string(i)] = {1, static_cast<std::int64_t>(i)};
+  for (std::size_t i = 2; i < kMaxNotes; ++i) events.notes.push_back(reason + std::to_string(i));
   data.leaks.assign(20, data.leaks[0]);
   return data;
 }
