@@ -34,7 +34,11 @@ void Timeline::close_interval() {
   Sample open[kPending];
   const std::size_t count = open_entries(open);
   for (std::size_t i = 0; i < count; ++i) {
-    if (series_.append(open[i])) interval_ *= 2;
+    if (series_.is_full()) {
+      series_.halve();
+      interval_ *= 2;
+    }
+    series_.append(open[i]);
   }
 }
 
@@ -82,9 +86,13 @@ std::vector<Sample> Timeline::snapshot() const {
 void StepSeries::add(const StepSample& step) {
   const std::lock_guard lock(lock_);
   next_ = waiting_ > 0 ? merged(next_, step) : step;
-  if (++waiting_ < stride_) return series_.pending(&next_, 1);
+  if (++waiting_ == stride_ && series_.is_full()) {
+    series_.halve();
+    stride_ *= 2;
+  }
+  if (waiting_ < stride_) return series_.pending(&next_, 1);
   waiting_ = 0;
-  if (series_.append(next_)) stride_ *= 2;
+  series_.append(next_);
 }
 
 void StepSeries::write_to(SeriesSink<StepSample>* sink) {

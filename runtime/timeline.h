@@ -40,21 +40,20 @@ constexpr std::size_t kPending = 2;
 template <class T>
 class Series {
  public:
-  // Whether neighbours had to be merged first.
-  bool append(const T& entry) {
+  bool is_full() const { return count_ == kMaxSamples; }
+  // Each two neighbours become one.
+  void halve() {
+    count_ /= 2;
+    for (std::size_t i = 0; i < count_; ++i) entries_[i] = merged(entries_[2 * i], entries_[2 * i + 1]);
+    if (sink_ != nullptr) sink_->replace(entries_.get(), count_);
+  }
+  // Not of a full one.
+  void append(const T& entry) {
     if (entries_ == nullptr) entries_.reset(new (std::nothrow) T[kMaxSamples]);
-    if (entries_ == nullptr) return false;
-    const bool full = count_ == kMaxSamples;
-    if (full) {
-      for (std::size_t i = 0; i < kMaxSamples / 2; ++i) entries_[i] = merged(entries_[2 * i], entries_[2 * i + 1]);
-      count_ = kMaxSamples / 2;
-      if (sink_ != nullptr) sink_->replace(entries_.get(), count_);
-    }
+    if (entries_ == nullptr) return;
     entries_[count_++] = entry;
     if (sink_ != nullptr) sink_->append(entry);
-    return full;
   }
-
   void pending(const T* entries, std::size_t count) {
     if (sink_ != nullptr) sink_->pending(entries, count);
   }

@@ -50,6 +50,8 @@ struct Checked {
     return check == 0 && std::memcmp(&value, zeros, sizeof(T)) == 0;
   }
   bool is_whole() const { return check == check_of(&value, sizeof(T)); }
+  // Not whole, and not for having been cut off in the middle either.
+  bool is_damaged() const { return check != 0 && !is_whole(); }
 };
 
 template <class T>
@@ -69,6 +71,7 @@ struct Twin {
   }
 
   bool is_blank() const { return of[0].is_blank() && of[1].is_blank(); }
+  bool is_damaged() const { return of[0].is_damaged() || of[1].is_damaged(); }
   // The latest; null where there is none.
   const T* read() const {
     const bool first = of[0].is_whole(), second = of[1].is_whole();

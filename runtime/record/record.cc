@@ -98,6 +98,8 @@ class Reader {
     const Base& base = copy.base();
     const Identity* identity = base.identity.read();
     if (identity == nullptr || !good(identity->started) || identity->pid <= 0) return std::nullopt;
+    const bool alive = is_alive(identity->pid, identity->birth);
+    being_written_ = alive;
     ReportData data;
     data.mode = static_cast<int>(identity->mode);
     data.microbatch = identity->microbatch;
@@ -120,7 +122,7 @@ class Reader {
     data.seconds = last_;
     if (ended_) {
       data.end = RunEnd::kExited;
-    } else if (is_alive(identity->pid, identity->birth)) {
+    } else if (alive) {
       data.end = RunEnd::kRunning;
       data.seconds = std::max(last_, static_cast<double>(time(nullptr)) - data.started);
     } else {
@@ -138,7 +140,8 @@ class Reader {
   template <class T>
   const T* latest(const Twin<T>& twin) {
     const T* found = twin.read();
-    if (found == nullptr && !twin.is_blank()) ++damaged_;
+    // The half that is being written over looks damaged, and is none of the reader's.
+    if ((found == nullptr && !twin.is_blank()) || (twin.is_damaged() && !being_written_)) ++damaged_;
     return found;
   }
 
@@ -200,8 +203,8 @@ class Reader {
   template <class T, std::size_t N, class F>
   void read_table(const Twin<T> (&table)[N], F use) {
     for (std::size_t i = 0; i < N && !table[i].is_blank(); ++i) {
-      const T* found = table[i].read();
-      if (found == nullptr || !use(*found)) ++damaged_;
+      const T* found = latest(table[i]);
+      if (found != nullptr && !use(*found)) ++damaged_;
     }
   }
 
@@ -300,6 +303,7 @@ class Reader {
     devices.push_back(std::move(to));
   }
 
+  bool being_written_ = false;
   int damaged_ = 0;
   bool ended_ = false;
   bool full_ = false;
@@ -321,7 +325,7 @@ ReadRecord read_once(const std::string& path, bool& worth_another_try) {
   if (!data) return {std::nullopt, name + "is damaged: it does not say whose it is"};
   worth_another_try = reader.damaged() > 0 && data->end == RunEnd::kRunning;
   std::string problem;
-  if (reader.damaged() > 0) problem = name + "is damaged: " + std::to_string(reader.damaged()) + " of its entries are left out";
+  if (reader.damaged() > 0) problem = name + "is damaged: " + std::to_string(reader.damaged()) + " of its entries are left out, or older than they were";
   else if (reader.full()) problem = name + "is not complete: there was no room on the disk for all of it";
   return {std::move(data), problem};
 }
