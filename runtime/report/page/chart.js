@@ -54,7 +54,7 @@ function timeChart(host, {height, series, data, axes, range, draw = [], padding,
   const chart = new uPlot({
     width: Math.max(host.clientWidth, 280),
     height,
-    padding: padding ?? [8, 12, 0, 0],
+    padding: padding ?? [8, 22, 0, 0],
     legend: {show: false},
     scales: {x: {time: false, auto: false}, y: {auto: true, range}},
     axes,
@@ -140,7 +140,7 @@ function grab(target, event, move) {
 // The whole run in little, and a window over what is seen of it, to be dragged.
 function overview(host, seconds, live) {
   const chart = timeChart(host, {
-    height: 46, padding: [2, 12, 0, 0], follow: false, data: [seconds, live],
+    height: 46, padding: [2, 22, 0, 0], follow: false, data: [seconds, live],
     axes: [timeAxis({show: false}), byteAxis()].map((a, i) => (i === 1 ? {...a, values: () => [], grid: {show: false}} : a)),
     range: (_self, _min, max) => [0, Math.max(max, 1)],
     series: [{stroke: () => colour("muted"), fill: () => colour("grid"), width: 1, points: {show: false}, paths: stepped}],

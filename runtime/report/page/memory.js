@@ -52,7 +52,7 @@ function drawBudget(budget) {
   };
 }
 
-// A lane at the foot of the plot: a tick at each step's end as long as they stand apart, higher and coloured where it was rescued.
+// Below the plot a tick at each step's end, as long as they stand apart; where there were rescues it is longer, and always there.
 function drawSteps(steps) {
   return ({ctx, bbox, valToPos, scales}) => {
     const px = devicePixelRatio;
@@ -64,10 +64,8 @@ function drawSteps(steps) {
     for (let i = from; i < to; ++i) {
       const rescued = steps[i].rescues > 0;
       if (!rescued && !apart) continue;
-      ctx.fillStyle = colour(rescued ? "bad" : "ink");
-      ctx.globalAlpha = rescued ? 0.9 : 0.45;
-      const height = (rescued ? 11 : 6) * px;
-      ctx.fillRect(valToPos(steps[i].seconds, "x", true) - px / 2, foot - height, px, height);
+      ctx.fillStyle = colour(rescued ? "accent" : "muted");
+      ctx.fillRect(valToPos(steps[i].seconds, "x", true) - px, foot + px, (rescued ? 2 : 1) * px, (rescued ? 8 : 5) * px);
     }
     ctx.restore();
   };
@@ -132,13 +130,18 @@ function memoryChart(run, device, host, key) {
     const tops = parts.map((part) => (ground = hidden.has(part.name) ? ground : ground.map((sum, i) => sum + part.bytes[i])));
     return [seconds, ...tops.reverse(), live];  // the highest first: each lower one is painted over it
   };
+  // What an allocator caches beside its tensors shows as a line above the stack; without it the line would only hide the stack.
+  const beside = parts.length === 0 || live.some((bytes, i) => Math.abs(bytes - parts.reduce((sum, part) => sum + part.bytes[i], 0)) > 0.005 * device.peak);
   const area = (name) => ({stroke: () => categoryColour(name), fill: () => categoryColour(name), width: 1, points: {show: false}, paths: stepped});
   const series = [...parts.map((part) => area(part.name)).reverse(),
-    {stroke: () => colour("ink"), fill: parts.length > 0 ? undefined : () => `${categoryColour("parameters")}55`, width: 1.2, points: {show: false}, paths: stepped}];
+    {stroke: () => (beside ? colour("ink") : "transparent"), fill: parts.length > 0 ? undefined : () => `${categoryColour("parameters")}55`, width: 1,
+      points: {show: false}, paths: stepped}];
 
   const rowOf = (name, paint, bytes, kind = "") => element("tr", {class: kind}, element("td", {}, paint, name), element("td", {}, formatBytes(bytes)),
     element("td", {class: "exact"}, formatExact(bytes)));
-  const tip = (index, chart) => {
+  const tip = (nearest, chart) => {
+    // A sample holds until the next.
+    const index = nearest > 0 && seconds[nearest] > chart.posToVal(chart.cursor.left, "x") ? nearest - 1 : nearest;
     const at = seconds[index];
     const near = events.filter((event) => Math.abs(chart.valToPos(event.at, "x") - chart.cursor.left) < 7).slice(0, 3);
     const shown = parts.filter((part) => !hidden.has(part.name)).reverse();
@@ -153,8 +156,9 @@ function memoryChart(run, device, host, key) {
   };
 
   const chart = timeChart(host, {
-    height: 300, padding: [22, 12, 0, 0], series, data: columns(), axes: [timeAxis(), byteAxis()], tip,
-    range: (_self, _min, max) => [0, Math.max(max * 1.05, budgetFits(device) ? device.budget * 1.05 : 0, 1024)],
+    height: 300, padding: [22, 22, 0, 0], series, data: columns(), axes: [timeAxis({size: 34, gap: 10}), byteAxis()], tip,
+    // Between two samples there is no highest one.
+    range: (_self, _min, max) => [0, Math.max((max ?? device.peak) * 1.05, budgetFits(device) ? device.budget * 1.05 : 0, 1024)],
     draw: [drawSteps(steps), drawEvents(events), ...(budgetFits(device) ? [drawBudget(device.budget)] : [])],
   });
 
@@ -172,7 +176,7 @@ function memoryChart(run, device, host, key) {
     made.style.setProperty("color", colour(paint));
     return made;
   };
-  key.append(element("span", {}, swatch(colour("ink"), "line"), "live"));
+  if (beside) key.append(element("span", {}, swatch(colour("ink"), "line"), parts.length > 0 ? "live, with what an allocator caches" : "live"));
   if (device.budget > 0) key.append(element("span", {}, swatch(colour("bad"), "line dashed"),
     `budget ${formatBytes(device.budget)}${budgetFits(device) ? "" : " (above the chart)"}`));
   if (events.some((event) => event.rescued)) key.append(element("span", {}, sign("\u25bc", "accent"), "rescued"));
@@ -186,6 +190,7 @@ function stepCharts(run, device, section) {
   const steps = stepsOf(run, device);
   if (steps.length === 0) return [];
   const seconds = steps.map((step) => step.seconds);
+  const highest = (field) => steps.reduce((most, step) => Math.max(most, step[field]), 0);
   const title = (index) => {
     const before = index > 0 ? steps[index - 1].step : 0;
     const {step} = steps[index];
@@ -198,7 +203,7 @@ function stepCharts(run, device, section) {
 
   const heading = (text) => section.append(element("p", {class: "chart-title"}, text));
   const add = (label, options) => {
-    const host = element("div", {class: "chart", role: "img", "aria-label": label});
+    const host = element("div", {class: "chart", role: "group", "aria-label": label});
     section.append(host);
     charts.push(timeChart(host, {height: 150, ...options}));
   };
@@ -207,7 +212,7 @@ function stepCharts(run, device, section) {
   add("The most bytes within each step", {
     data: [seconds, steps.map((step) => step.peak), steps.map((step) => step.live)],
     axes: [timeAxis(), byteAxis()],
-    range: (_self, _min, max) => [0, Math.max(max * 1.08, budgetFits(device) ? device.budget * 1.05 : 0, 1024)],
+    range: () => [0, Math.max(highest("peak") * 1.08, budgetFits(device) ? device.budget * 1.05 : 0, 1024)],
     series: [
       {stroke: () => colour("accent"), width: 1.5, points: points("accent")},
       {stroke: () => colour("muted"), width: 1, points: {show: false}},
@@ -220,17 +225,23 @@ function stepCharts(run, device, section) {
 
   if (!steps.some((step) => step.micro > 0)) return charts;
   heading("Rows in a micro-batch, of the whole batch");
+  // A step's rows hold from the end of the one before it to its own.
+  const before = Math.max(0, seconds[0] - (seconds.length > 1 ? seconds[1] - seconds[0] : seconds[0]));
+  const drawn = [{...steps[0], seconds: before}, ...steps];
   add("Rows in a micro-batch over time", {
-    data: [seconds, steps.map((step) => step.micro || null), steps.map((step) => step.batch || null)],
+    data: [drawn.map((step) => step.seconds), drawn.map((step) => step.micro || null), drawn.map((step) => step.batch || null)],
     axes: [timeAxis(), countAxis()],
-    range: (_self, _min, max) => [0, Math.max(max * 1.12, 1)],
+    range: () => [0, Math.max(highest("micro"), highest("batch"), 1) * 1.12],
     series: [
-      {stroke: () => colour("good"), width: 2, points: points("good"), paths: uPlot.paths.stepped({align: -1})},
+      {stroke: () => colour("good"), width: 2, points: {show: false}, paths: uPlot.paths.stepped({align: -1})},
       {stroke: () => colour("muted"), width: 1, dash: [5, 4], points: {show: false}, paths: uPlot.paths.stepped({align: -1})},
     ],
-    tip: (index) => [title(index), element("table", {},
-      row(swatch(colour("good"), "line"), "micro-batch", steps[index].micro > 0 ? plural(steps[index].micro, "row") : "not split"),
-      row(swatch(colour("muted"), "line dashed"), "batch", steps[index].batch > 0 ? plural(steps[index].batch, "row") : "")), rescues(index)].filter(Boolean),
+    tip: (at) => {
+      const index = Math.max(0, at - 1);
+      return [title(index), element("table", {},
+        row(swatch(colour("good"), "line"), "micro-batch", steps[index].micro > 0 ? plural(steps[index].micro, "row") : "not split"),
+        row(swatch(colour("muted"), "line dashed"), "batch", steps[index].batch > 0 ? plural(steps[index].batch, "row") : "")), rescues(index)].filter(Boolean);
+    },
   });
   return charts;
 }

@@ -35,10 +35,10 @@ function verdict() {
   const device = fullest();
   const peak = device ? ` The most on ${device.name} was ${formatBytes(device.peak)}${ofBudget(device)}.` : "";
   const cut = run.end === "cut off" ? " The process ended without an exit that koila saw; this is what its record holds." : "";
-  const rescued = run.rescues > 0 ? `${plural(run.rescues, "out-of-memory was", "out-of-memories were")} rescued, and the program went on` : "";
+  const errors = (count) => plural(count, "out-of-memory error");
   if (run.refusals > 0)
-    return ["bad", `${plural(run.refusals, "out-of-memory was", "out-of-memories were")} handed on to the program${rescued ? `; ${rescued}` : ""}.${peak}${cut}`];
-  if (rescued) return [cut ? "bad" : "saved", `${rescued} with the full batch's numbers.${peak}${cut}`];
+    return ["bad", `${errors(run.refusals)} reached the program${run.rescues > 0 ? `, ${formatCount(run.rescues)} more ${run.rescues === 1 ? "was" : "were"} rescued` : ""}.${peak}${cut}`];
+  if (run.rescues > 0) return [cut ? "bad" : "saved", `${errors(run.rescues)} rescued: the program went on with the full batch's numbers.${peak}${cut}`];
   if (run.steps === 0 && run.devices.length === 0) return [cut ? "bad" : "", `Nothing to tell: no step and no memory was seen.${cut}`];
   return [cut ? "bad" : "", `Nothing ran out of memory.${peak}${cut}`];
 }
@@ -89,7 +89,7 @@ function callouts() {
   if (run.leaks.length > 0) {
     host.append(element("div", {class: "callout leak"}, element("h2", {}, "Memory that grows from step to step"), element("ul", {}, run.leaks.map((leak) => element("li", {},
       element("b", {}, `${formatBytes(leak.per_step)} a step`), ` since step ${formatCount(leak.first_step)}, ${formatBytes(leak.bytes)} by now on ${leak.device}: `,
-      run.categories[leak.category] ?? "other", leak.op ? [" made by ", mono(leak.op)] : null, leak.holder ? `, kept by ${leak.holder}` : null,
+      run.categories[leak.category] ?? "other", leak.op ? [", made by ", mono(leak.op)] : null, leak.holder ? [", kept by ", element("bdi", {}, leak.holder)] : null,
       leak.where ? element("div", {}, sourceLine(leak.where)) : null)))));
   }
   if (run.advice.length > 0) {
@@ -138,15 +138,15 @@ function deviceView(device, host) {
   timeline.onspan = null;
   host.replaceChildren();
   const tool = (text, label, act) => element("button", {type: "button", class: "tool", title: label, "aria-label": label, onclick: act}, text);
-  const memory = section(`Memory of ${device.name}`, "", tool("\u2190", "earlier", () => timeline.pan(-0.3)), tool("\u2192", "later", () => timeline.pan(0.3)),
+  const memory = section(`Memory over time on ${device.name}`, "", tool("\u2190", "earlier", () => timeline.pan(-0.3)), tool("\u2192", "later", () => timeline.pan(0.3)),
     tool("+", "nearer", () => timeline.zoom(0.5)), tool("\u2212", "farther", () => timeline.zoom(2)), tool("All", "the whole run", () => timeline.showAll()));
   host.append(memory);
   if (device.timeline.seconds.length > 0) {
-    const plot = element("div", {class: "chart", id: "memory-chart", role: "img", "aria-label": `Live bytes on ${device.name} over time, at most ${formatBytes(device.peak)}`});
+    const plot = element("div", {class: "chart", id: "memory-chart", role: "group", "aria-label": `Live bytes on ${device.name} over time, at most ${formatBytes(device.peak)}`});
     const key = element("div", {class: "key"});
     const little = element("div", {class: "chart overview", "aria-hidden": "true"});
     memory.append(plot, little, key, element("p", {class: "hint"},
-      "Drag to zoom, Ctrl and the wheel too. Shift and drag, or the window below, to move. Double click for the whole run."));
+      "Drag to zoom, or turn the wheel with Ctrl. To move, drag with Shift, or drag the window in the small chart. Double click for the whole run."));
     memoryChart(run, device, plot, key);
     const {seconds, live} = samplesOf(run, device);
     overview(little, seconds, live);

@@ -51,9 +51,16 @@ inline DeviceFigures figures(const Loop& loop, std::int64_t budget, std::size_t 
   device.frees = 411 * loop.steps;
   const double length = loop.seconds_per_step * static_cast<double>(loop.steps);
   for (std::size_t i = 0; i < samples; ++i) {
-    // Of a long run neighbours are merged, and the higher stays: as it looks when the moments drift through the steps.
-    const double seconds = length * (static_cast<double>(i) + 0.37 * static_cast<double>(i % 3)) / static_cast<double>(samples);
-    const CategoryBytes bytes = at(loop, seconds);
+    // As timelines are: the highest of what is merged into one sample.
+    double seconds = 0;
+    CategoryBytes bytes = {};
+    for (int part = 0; part < 16; ++part) {
+      const double moment = length * (static_cast<double>(i) + part / 16.0) / static_cast<double>(samples);
+      const CategoryBytes then = at(loop, moment);
+      if (part > 0 && sum(then) <= sum(bytes)) continue;
+      seconds = moment;
+      bytes = then;
+    }
     const auto live = static_cast<std::int64_t>(loop.beside * static_cast<double>(sum(bytes)));
     device.timeline.push_back({seconds, live, bytes});
     if (sum(bytes) <= sum(device.peak_by_category)) continue;
@@ -62,7 +69,6 @@ inline DeviceFigures figures(const Loop& loop, std::int64_t budget, std::size_t 
     device.peak_seconds = seconds;
     device.peak_step = static_cast<std::int64_t>(seconds / loop.seconds_per_step);
   }
-  std::sort(device.timeline.begin(), device.timeline.end(), [](const Sample& a, const Sample& b) { return a.seconds < b.seconds; });
   device.live_bytes = device.timeline.back().live_bytes;
   device.live_by_category = device.timeline.back().by_category;
   const CategoryBytes& peak = device.peak_by_category;
