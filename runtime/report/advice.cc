@@ -99,8 +99,8 @@ std::optional<Advice> smaller_state(const Peak& peak) {
 
 std::optional<Advice> no_grad(const Peak& peak) {
   if (peak.facts.graph_in_evaluation == 0) return std::nullopt;
-  return Advice{"with torch.no_grad(), or torch.inference_mode(), where there is no backward pass: " + times(peak.facts.graph_in_evaluation, "forward pass") +
-                    (peak.facts.graph_in_evaluation == 1 ? "" : "es") + " kept up to " + format_bytes(peak.facts.graph_in_evaluation_bytes) +
+  return Advice{"with torch.no_grad(), or torch.inference_mode(), where there is no backward pass: " + std::to_string(peak.facts.graph_in_evaluation) +
+                    (peak.facts.graph_in_evaluation == 1 ? " forward pass" : " forward passes") + " kept up to " + format_bytes(peak.facts.graph_in_evaluation_bytes) +
                     " for one that never came",
                 peak.facts.graph_in_evaluation_bytes};
 }

@@ -187,7 +187,9 @@ TEST(Advice, NoMemoryAdviceWhereABudgetWasNeverReached) {
   data.devices[0].failed_allocations = 1;
   EXPECT_TRUE(says(data, "mixed precision"));
   data.devices[0].failed_allocations = 0;
-  data.leaks = {{.holder = "a list", .bytes = kMi}};
+  data.leaks.resize(1);
+  data.leaks[0].holder = "a list";
+  data.leaks[0].bytes = kMi;
   EXPECT_EQ(advice(data).size(), 1U);
   EXPECT_NE(first(data).find("a list"), std::string::npos);
 }
