@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "torchglue/facts/facts.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/boundary_store.h"
@@ -256,9 +257,16 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   }
   struct EndOfStep {
     ~EndOfStep() { end_step(); }
-  } end;
-  const Depth depth(s.engine_depth);
-  return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  };
+  if (s.engine_depth == 0) facts().before_backward(roots);
+  variable_list gradients;
+  {
+    const EndOfStep end;
+    const Depth depth(s.engine_depth);
+    gradients = outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  if (s.engine_depth == 0) facts().after_step();
+  return gradients;
 }
 
 }  // namespace koila
