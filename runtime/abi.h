@@ -39,6 +39,23 @@ enum koila_category {
   KOILA_CATEGORIES = 7,
 };
 
+// What the program was doing when a tensor's memory was asked for.
+enum koila_when {
+  KOILA_SETUP = 0,         // before the first backward pass began, and no graph was made yet
+  KOILA_IN_FORWARD = 1,    // with gradients, after the step's first operator that has one
+  KOILA_BEFORE_GRAPH = 2,  // with gradients, before it
+  KOILA_IN_BACKWARD = 3,
+  KOILA_IN_OPTIMIZER = 4,  // within the step() of an optimizer
+  KOILA_WITHOUT_GRAPH = 5, // under no_grad, after the first backward pass
+};
+
+// Where a tensor's memory comes from.
+typedef struct koila_origin {
+  uint8_t when;    // enum koila_when
+  uint16_t op;     // number of the operator, see koila_runtime::op_number; 0: unknown
+  uint32_t place;  // number of the source line, see koila_runtime::place_number; 0: unknown
+} koila_origin;
+
 // spdlog's levels by value.
 enum koila_log_level {
   KOILA_LOG_TRACE = 0,
@@ -65,6 +82,7 @@ typedef struct koila_settings {
   int policy;                // enum koila_policy
   int ladder;                // bits of enum koila_rung; 0: every out-of-memory is refused
   const char* cache;         // file of learned micro-batch sizes, which need not exist; never null, "" when none
+  int stacks;                // 1: find the source line of every tensor
 } koila_settings;
 
 enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };
@@ -148,8 +166,17 @@ typedef struct koila_runtime {
   int64_t (*tensor_bytes)(int device);
   void (*mark_peak)(int device);
   int64_t (*marked_peak)(int device);
-  // The tensors within the blocks of a CUDA device's caching allocator grew, or shrank, by so many bytes. Takes no lock.
+  // The tensors within the blocks of a CUDA device's caching allocator that were there before anybody looked: so many bytes.
   void (*on_tensors)(int device, int64_t change);
+  // A tensor's memory that came, on the CPU or within a block of the caching allocator; and went. Unknown addresses are no error. Waits for nothing but
+  // short locks of its own, so that an allocator may call it under its lock.
+  void (*on_tensor)(int device, uintptr_t address, int64_t bytes, koila_origin origin);
+  void (*on_tensor_gone)(int device, uintptr_t address, int64_t bytes);
+  void (*set_category)(uintptr_t address, int category);  // enum koila_category
+  uint16_t (*op_number)(const char* op);
+  uint32_t (*place_number)(const char* place);  // as Holder::where in runtime/report/data.h
+  // An outermost backward pass begins: what the update before it left behind is state.
+  void (*settle_updates)(void);
   // What regions keep of a device's tensors outside its memory (in a file for the CPU, in pinned memory for a CUDA device) grew, or shrank.
   void (*on_outside)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.
@@ -169,6 +196,9 @@ typedef struct koila_runtime {
   void (*on_note)(const char* note);  // one line for the report, such as why koila stayed out; repeated notes are kept once
   void (*on_fact)(int fact, int64_t value);  // enum koila_fact
   void (*on_leak)(const koila_leak*);
+  // A leak that nobody has said the holder of, once each: fills `leak`, whose strings are good until this thread asks again, and the addresses of some of its tensors,
+  // the latest first, of which it returns the number. 0: there is none. To be asked after on_step().
+  int (*leak_to_name)(koila_leak* leak, uintptr_t* addresses, int at_most);
 } koila_runtime;
 
 // Functions of torch that the shim interposes with a jump through a slot. Each starts as the real function; torchglue may store

@@ -43,6 +43,42 @@ void mark_peak(int device) {
 }
 std::int64_t marked_peak(int device) { return is_device(device) ? Runtime::get()->tensors(device).marked_peak() : 0; }
 void on_tensors(int device, std::int64_t change) { Runtime::get()->on_tensors(device, change); }
+
+void on_tensor(int device, std::uintptr_t address, std::int64_t bytes, koila_origin origin) {
+  quietly([&] {
+    Runtime::get()->on_tensors(device, bytes);
+    Runtime::get()->tensor_book().add(device, address, bytes, origin);
+    if (is_device(device)) Runtime::get()->on_sample(device);
+  });
+}
+
+void on_tensor_gone(int device, std::uintptr_t address, std::int64_t bytes) {
+  quietly([&] {
+    Runtime::get()->tensor_book().remove(device, address);
+    Runtime::get()->on_tensors(device, -bytes);
+  });
+}
+
+void set_category(std::uintptr_t address, int category) {
+  quietly([&] { Runtime::get()->tensor_book().set_category(address, static_cast<koila_category>(category)); });
+}
+
+std::uint16_t op_number(const char* op) {
+  std::uint16_t number = 0;
+  quietly([&] { number = static_cast<std::uint16_t>(Runtime::get()->tensor_book().ops().number(text_of(op))); });
+  return number;
+}
+
+std::uint32_t place_number(const char* place) {
+  std::uint32_t number = 0;
+  quietly([&] { number = Runtime::get()->tensor_book().places().number(text_of(place)); });
+  return number;
+}
+
+void settle_updates() {
+  quietly([] { Runtime::get()->tensor_book().settle_updates(); });
+}
+
 void on_outside(int device, std::int64_t change) { Runtime::get()->on_outside(device, change); }
 
 void on_oom(const koila_oom_event* event) {
@@ -57,7 +93,7 @@ void on_region(const koila_region_event* event) {
 }
 
 void on_step() {
-  quietly([] { Runtime::get()->events().add_step(); });
+  quietly([] { Runtime::get()->on_step(); });
 }
 
 void on_full_batch(const char* op, std::int64_t bytes) {
@@ -79,6 +115,18 @@ void on_leak(const koila_leak* leak) {
   });
 }
 
+int leak_to_name(koila_leak* leak, std::uintptr_t* addresses, int at_most) {
+  int count = 0;
+  quietly([&] {
+    static thread_local std::optional<Leak> asked;
+    asked = Runtime::get()->leak_watch().to_name();
+    if (!asked) return;
+    *leak = {asked->device, asked->category, asked->op.c_str(), asked->where.c_str(), "", asked->bytes, asked->bytes_per_step, asked->first_step, asked->graph_nodes};
+    for (const std::uintptr_t address : Runtime::get()->tensor_book().addresses(*asked, static_cast<std::size_t>(at_most))) addresses[count++] = address;
+  });
+  return count;
+}
+
 int torch_uses_cuda = 0;
 int captures = 0;
 std::atomic<void (*)()> before_capture{nullptr};
@@ -89,8 +137,40 @@ void set_rules(void (*add)(const char*, const char*)) {
   quietly([&] { rule_book().set_reader(add); });
 }
 
-koila_runtime table = {KOILA_ABI_VERSION, nullptr,            log_message, reserve, release,   live_bytes, peak_bytes,
-                       budget_bytes,      failed_allocations, tensor_bytes, mark_peak, marked_peak, on_tensors, on_outside,  &torch_uses_cuda, &captures, set_before_capture, set_rules, on_oom,  on_region, on_step,    on_full_batch, on_note, on_fact, on_leak};
+koila_runtime table = {
+    .version = KOILA_ABI_VERSION,
+    .settings = nullptr,
+    .log = log_message,
+    .reserve = reserve,
+    .release = release,
+    .live_bytes = live_bytes,
+    .peak_bytes = peak_bytes,
+    .budget_bytes = budget_bytes,
+    .failed_allocations = failed_allocations,
+    .tensor_bytes = tensor_bytes,
+    .mark_peak = mark_peak,
+    .marked_peak = marked_peak,
+    .on_tensors = on_tensors,
+    .on_tensor = on_tensor,
+    .on_tensor_gone = on_tensor_gone,
+    .set_category = set_category,
+    .op_number = op_number,
+    .place_number = place_number,
+    .settle_updates = settle_updates,
+    .on_outside = on_outside,
+    .torch_uses_cuda = &torch_uses_cuda,
+    .captures = &captures,
+    .set_before_capture = set_before_capture,
+    .set_rules = set_rules,
+    .on_oom = on_oom,
+    .on_region = on_region,
+    .on_step = on_step,
+    .on_full_batch = on_full_batch,
+    .on_note = on_note,
+    .on_fact = on_fact,
+    .on_leak = on_leak,
+    .leak_to_name = leak_to_name,
+};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,12 @@ namespace koila {
 enum class MemoryKind : std::uint8_t { kDevice, kPool, kArray, kVirtual, kManaged, kPinned };
 constexpr int kMemoryKinds = 6;
 const char* memory_kind_name(MemoryKind kind);
+
+struct Block {
+  std::int64_t bytes = 0;
+  std::int16_t place = 0;    // device number, or a pseudo-device (abi.h)
+  std::uint16_t source = 0;  // number in DeviceMemory
+};
 
 constexpr std::size_t kMaxSources = 128;
 constexpr int kSizeClasses = 48;  // class k: from 2^k to below 2^(k+1) bytes
@@ -39,6 +46,9 @@ class DeviceMemory {
  public:
   // In the child of a fork it takes the place of the parent's, whose locks may be held for ever: callers keep the numbers of sources.
   explicit DeviceMemory(Ledger& ledger, const DeviceMemory* parents = nullptr);
+
+  // To be called after each change of a place's account, under none of the locks here. To be set before the first of them.
+  void set_watcher(void (*watcher)(int place)) { watcher_ = watcher; }
 
   // The number of a source. Takes a lock: to be kept by the caller. Beyond kMaxSources all are one, named "others".
   std::uint16_t source(MemoryKind kind, const std::string& library);
@@ -65,7 +75,7 @@ class DeviceMemory {
   void release(const Block& block);
 
   // The same for everything that a reset of the device takes.
-  PointerTable::Taken forget_all(int place);
+  PointerTable<Block>::Taken forget_all(int place);
 
   std::vector<SourceFigures> sources() const;
   // Allocations by size on a device, by class.
@@ -93,7 +103,8 @@ class DeviceMemory {
   SpinLock& lock_of(int device) { return place(device).lock; }
 
   Ledger& ledger_;
-  PointerTable blocks_;
+  void (*watcher_)(int place) = nullptr;
+  PointerTable<Block> blocks_;
   Place places_[kPlaces];
 
   std::mutex mutex_;  // of adding a source; those below known_ stay as they are

@@ -4,6 +4,7 @@
 #ifndef KOILA_RUNTIME_RUNTIME_H_
 #define KOILA_RUNTIME_RUNTIME_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -14,9 +15,14 @@
 #include "runtime/events.h"
 #include "runtime/findings.h"
 #include "runtime/inject.h"
+#include "runtime/leak_watch.h"
 #include "runtime/ledger.h"
+#include "runtime/record/writer.h"
 #include "runtime/report/report.h"
+#include "runtime/run_clock.h"
 #include "runtime/spin_lock.h"
+#include "runtime/tensor_book.h"
+#include "runtime/timeline.h"
 
 namespace koila {
 
@@ -63,7 +69,16 @@ class Runtime {
   }
 
   void release(int device, std::int64_t bytes) {
-    if (is_device(device)) ledger_.of(device).release(bytes);
+    if (!is_device(device)) return;
+    ledger_.of(device).release(bytes);
+    on_sample(device);
+  }
+
+  // The live bytes of a device changed, and the account of its tensors with them; for its timeline. Two comparisons, where it is nothing to note.
+  // (So reserve() is too early: what the memory is for is not known yet.) `device` must be one of is_device.
+  void on_sample(int device) {
+    const std::int64_t live = ledger_.of(device).live();
+    if ((*timelines_)[device - kFirstPlace].due(live)) take_sample(device, live);
   }
 
   // Whether reserve() is what decides over memory on `device`: the CPU's, once attached; a CUDA device's always.
@@ -93,16 +108,34 @@ class Runtime {
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);
 
-  void on_oom(const OomEvent& event);
+  TensorBook& tensor_book() { return *tensor_book_; }
+
+  // An outermost backward pass is over.
+  void on_step();
+  void on_oom(OomEvent event);
   Events& events() { return *events_; }
   Findings& findings() { return *findings_; }
+  LeakWatch& leak_watch() { return *leak_watch_; }
 
-  ReportData report_data() const;
+  // Null where none is kept, or not yet. Once there it stays, but not for the child of a fork.
+  RecordWriter* record() { return record_.load(std::memory_order_acquire); }
+
+  ReportData report_data(RunEnd end = RunEnd::kRunning);
 
  private:
   explicit Runtime(Config config);
 
-  void write_reports() const;
+  using Timelines = std::array<Timeline, kPlaces>;
+
+  void at_exit();
+  void write_reports();
+  ReportData identity() const;
+  DeviceFigures figures_of(int device);
+  void take_sample(int device, std::int64_t live);
+  void open_record();
+  void write_device(RecordWriter& record, int device);
+  void write_peak(RecordWriter& record, int device);
+  void write_devices();
   void set_configured_budget(int device, std::int64_t total);
   void start_anew_after_fork();
 
@@ -116,6 +149,7 @@ class Runtime {
   Ledger ledger_;
   Injector injector_;
   DeviceMemory* device_memory_ = new DeviceMemory(ledger_);  // replaced in the child of a fork, like events_
+  TensorBook* tensor_book_;                                          // the same
   Account tensors_[kCudaDevices];
   Account outside_[kPlaces];
   std::atomic<std::int64_t> written_outside_[kPlaces] = {};
@@ -126,8 +160,22 @@ class Runtime {
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
   Findings* findings_ = new Findings;  // the same
+  LeakWatch* leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
+  RunClock clock_;
+  Timelines* timelines_ = new Timelines;    // and these two
+  StepSeries* steps_ = new StepSeries;
+  std::atomic<RecordWriter*> record_{nullptr};
+  std::atomic<bool> record_was_tried_{false};
+  std::atomic<double> sources_written_{0};
+  // The peak whose holders were written last, and when.
+  struct WrittenPeak {
+    std::atomic<std::int64_t> bytes{0};
+    std::atomic<double> seconds{-1};
+  };
+  WrittenPeak written_peak_[kPlaces];
   bool attached_ = false;
   std::once_flag books_;
+  bool is_worker_ = false;  // that Python's multiprocessing started afresh
   bool forked_ = false;
 };
 

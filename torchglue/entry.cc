@@ -8,6 +8,7 @@
 #include "torchglue/interceptor.h"
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/memory/cpu_allocator.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/session.h"
@@ -109,14 +110,15 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   if (mode == KOILA_MODE_OFF) return 1;
   set_bytes_in_use(runtime->live_bytes);
   install_cpu_allocator();
-  if (mode == KOILA_MODE_TRACK) return 0;
+  watch_optimizers();
   ExecuteFn real_execute = nullptr;
   redirect(redirects[KOILA_ENGINE_EXECUTE], real_execute, &execute);
+  if (real_execute != nullptr) set_real_execute(real_execute);
+  if (mode == KOILA_MODE_TRACK) return 0;
   if (real_execute == nullptr) {
     runtime->log(KOILA_LOG_WARN, "this torch has no torch::autograd::Engine::execute; koila stays out.");
     return 1;
   }
-  set_real_execute(real_execute);
   redirect(redirects[KOILA_TENSOR_TO_NUMPY], real.to_numpy, &to_numpy);
   redirect(redirects[KOILA_STORAGE_WRAP], real.wrap_storage, &wrap_storage);
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);

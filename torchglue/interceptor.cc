@@ -8,6 +8,7 @@
 #include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/session.h"
@@ -54,6 +55,7 @@ bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
+  const OpInProgress in_progress(op);
   if (s.meets_cuda()) attach_cuda_allocator();
   if (!s.rescue || keys.has_any(kStayOut) || s.capturing() || any_of_python(op, *stack)) {
     run_plainly(op, keys, stack);

@@ -14,6 +14,7 @@ uint64_t hash_of_name(const std::string& name);
 
 struct OpTraits {
   uint64_t name = 0;                // hash_of_name() of the operator's, with its overload
+  uint16_t number = 0;              // the runtime's, see koila_runtime::op_number
   std::vector<ArgumentKind> kinds;  // by argument
   const Rule* rule = nullptr;
   bool writes = false;        // writes to an argument

@@ -55,7 +55,7 @@ Error reset_device(const Call& call, Real&& real) {
   const int device = call.device();
   if (!is_device(device)) return real();
   DeviceMemory& memory = call.runtime().device_memory();
-  const PointerTable::Taken blocks = memory.forget_all(device);
+  const PointerTable<Block>::Taken blocks = memory.forget_all(device);
   const Error error = real();
   for (const auto& [address, block] : blocks) {
     if (error == kSuccess) memory.release(block);

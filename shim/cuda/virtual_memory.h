@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "runtime/pointer_table.h"
+#include "runtime/device_memory.h"
 #include "shim/cuda/types.h"
 
 namespace koila::cuda {

@@ -1,5 +1,7 @@
 #include "runtime/pointer_table.h"
 
+#include "runtime/device_memory.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,7 +14,7 @@ namespace {
 Block block(std::int64_t bytes, std::int16_t place = 0) { return {bytes, place, 0}; }
 
 TEST(PointerTable, TakesWhatWasInsertedOnce) {
-  PointerTable table;
+  PointerTable<Block> table;
   EXPECT_TRUE(table.insert(0x1000, block(5)));
   EXPECT_FALSE(table.take(0x1001).has_value()) << "an address within is not the block's";
   ASSERT_EQ(table.take(0x1000)->bytes, 5);
@@ -21,16 +23,16 @@ TEST(PointerTable, TakesWhatWasInsertedOnce) {
 }
 
 TEST(PointerTable, KeepsTheFirstOfTwoAtOneAddress) {
-  PointerTable table;
+  PointerTable<Block> table;
   EXPECT_TRUE(table.insert(0x1000, block(5)));
   EXPECT_FALSE(table.insert(0x1000, block(6)));
   EXPECT_EQ(table.take(0x1000)->bytes, 5);
 }
 
 TEST(PointerTable, TakesAllOfAPlace) {
-  PointerTable table;
+  PointerTable<Block> table;
   for (std::uintptr_t i = 1; i <= 1000; ++i) table.insert(i << 21, block(static_cast<std::int64_t>(i), i % 2));
-  const PointerTable::Taken taken = table.take_all([](const Block& b) { return b.place == 1; });
+  const PointerTable<Block>::Taken taken = table.take_all([](const Block& b) { return b.place == 1; });
   EXPECT_EQ(taken.size(), 500U);
   EXPECT_EQ(table.size(), 500);
   for (const auto& [address, b] : taken) {
@@ -43,7 +45,7 @@ TEST(PointerTable, TakesAllOfAPlace) {
 
 // Against std::map, with addresses near one another, so that probing sequences run into one another and close up again.
 TEST(PointerTable, IsAMap) {
-  PointerTable table;
+  PointerTable<Block> table;
   std::map<std::uintptr_t, std::int64_t> model;
   std::mt19937 random(1);
   for (int i = 0; i < 300'000; ++i) {
@@ -64,7 +66,7 @@ TEST(PointerTable, IsAMap) {
 }
 
 TEST(PointerTable, ThreadsSeeTheirOwn) {
-  PointerTable table;
+  PointerTable<Block> table;
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {

@@ -2,11 +2,14 @@
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <deque>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 
 #include "torchglue/facts/unused_graphs.h"
 #include "torchglue/graph_walk.h"
+#include "torchglue/leaks/holders.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/session.h"
 
@@ -96,7 +99,38 @@ void Facts::on_forgotten(const std::vector<TapeOp>& ops, const std::vector<TapeV
   report(KOILA_FACT_GRAPH_IN_EVALUATION_BYTES, unused.bytes);
 }
 
-void Facts::after_step() {
+// Each search takes some tenths of a second, see Note [Looking into the program].
+void Facts::name_leaks() {
+  constexpr int kSearchesAtMost = 8;
+  constexpr size_t kLeaksAtOnce = 32;
+  constexpr int kAddresses = 16;
+  const koila_runtime& runtime = *session().runtime;
+  std::vector<koila_leak> leaks;
+  std::deque<std::string> texts;  // a leak's own go with the next one asked for
+  std::vector<LeakedTensors> tensors;
+  const auto keep = [&](const char* text) { return texts.emplace_back(text).c_str(); };
+  while (searches_ < kSearchesAtMost && leaks.size() < kLeaksAtOnce) {
+    koila_leak leak;
+    uintptr_t addresses[kAddresses];
+    const int count = runtime.leak_to_name(&leak, addresses, kAddresses);
+    if (count == 0) break;
+    leak.op = keep(leak.op);
+    leak.where = keep(leak.where);
+    leaks.push_back(leak);
+    LeakedTensors& found = tensors.emplace_back();
+    for (int i = 0; i < count; ++i) found.addresses.push_back(reinterpret_cast<const void*>(addresses[i]));
+    found.may_be_saved = leak.category != KOILA_PARAMETERS && leak.category != KOILA_GRADIENTS && leak.category != KOILA_OPTIMIZER_STATE;
+  }
+  if (leaks.empty()) return;
+  ++searches_;
+  const std::vector<std::string> holders = name_holders(tensors, graphs_.old_before());
+  for (size_t i = 0; i < leaks.size(); ++i) {
+    leaks[i].holder = holders[i].c_str();
+    if (!holders[i].empty()) runtime.on_leak(&leaks[i]);
+  }
+}
+
+void Facts::after_step(bool may_search) {
   ++steps_;
   looked_ = false;
   if (seen_in_step.autocast.exchange(false, std::memory_order_relaxed)) report(KOILA_FACT_AUTOCAST, 1);
@@ -104,8 +138,9 @@ void Facts::after_step() {
   if (fused_) report(KOILA_FACT_FUSED_OPTIMIZER, 1);
   fused_ = false;
   try {
-    graphs_.after_step();
-  } catch (const std::exception&) {
+    graphs_.after_step(may_search);
+    if (may_search) name_leaks();
+  } catch (const std::exception&) {  // no memory for it
   }
 }
 

@@ -40,20 +40,20 @@ class Facts {
   void on_fused_update() { fused_ = true; }
   // An outermost backward pass begins, and has ended. Neither throws.
   void before_backward(const torch::autograd::edge_list& roots);
-  void after_step();
-
-  GraphWatch& graphs() { return graphs_; }
+  void after_step(bool may_search);
 
  private:
   bool looks_closely() const { return steps_ < 8 || steps_ % 16 == 0; }
   void look_at_gradients();
   void look_at_graph(const torch::autograd::edge_list& roots);
   void look_at_tape();
+  void name_leaks();
 
   int64_t steps_ = 0;         // that have ended
   size_t operators_ = 0;      // on the tape when a backward pass began, last time
   bool looked_ = false;       // at gradients, in this step
   bool fused_ = false;
+  int searches_ = 0;          // for the holders of leaks
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> leaves_;  // of the graph that was looked at last
   GraphWatch graphs_;
 };

@@ -30,7 +30,7 @@ std::optional<int64_t> heap_in_use() {
 
 }  // namespace
 
-void GraphWatch::after_step() {
+void GraphWatch::after_step(bool may_search) {
   boundaries_.push_back(at::sequence_number::peek());
   if (boundaries_.size() > kBoundaries) boundaries_.pop_front();
   ++steps_;
@@ -40,7 +40,7 @@ void GraphWatch::after_step() {
   looks_.emplace_back(steps_, *heap - session().runtime->live_bytes(KOILA_CPU));
   if (looks_.size() > kLeakLooks) looks_.erase(looks_.begin());
   if (first_.first == 0) first_ = looks_.front();
-  if (steps_ < next_search_) return;
+  if (!may_search || steps_ < next_search_) return;
   if (const int64_t per_step = growth_per_step(looks_); per_step > 0) search(per_step, looks_.back().second - first_.second);
 }
 

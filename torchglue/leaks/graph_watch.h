@@ -16,7 +16,7 @@ namespace koila {
 class GraphWatch {
  public:
   // At the end of an outermost backward pass; see Note [Looking into the program].
-  void after_step();
+  void after_step(bool may_search);
   // Nodes with a lower sequence number were made before the last two steps. 0 until there were that many.
   uint64_t old_before() const { return boundaries_.size() < kBoundaries ? 0 : boundaries_.front(); }
 

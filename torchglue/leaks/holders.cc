@@ -121,11 +121,7 @@ class Search {
   std::vector<c10::TensorImpl*> tensors_;
 };
 
-const void* memory_of(c10::TensorImpl* impl) {
-  if (!impl->has_storage()) return nullptr;
-  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
-  return storage == nullptr ? nullptr : storage->_mutable_data_ptr_no_checks().get();
-}
+at::Tensor tensor_of(c10::TensorImpl* impl) { return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(impl)); }
 
 // The tensors that keep graphs of earlier steps, that which keeps most first.
 struct OldGraphs {
@@ -138,8 +134,7 @@ OldGraphs old_graphs(const std::vector<c10::TensorImpl*>& tensors, uint64_t old_
   std::vector<std::pair<int64_t, c10::TensorImpl*>> by_nodes;
   ska::flat_hash_set<const torch::autograd::Node*> seen;
   for (c10::TensorImpl* impl : tensors) {
-    const at::Tensor tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(impl));
-    auto* node = const_cast<torch::autograd::Node*>(node_of(tensor));
+    auto* node = const_cast<torch::autograd::Node*>(node_of(tensor_of(impl)));
     int64_t old = 0;
     walk_graph({node}, [&](torch::autograd::Node* n) {
       if (seen.size() >= kNodesAtMost || !seen.insert(n).second) return false;
@@ -166,18 +161,18 @@ std::vector<std::string> name_holders(const std::vector<LeakedTensors>& leaks, u
   if (!python().here() || leaks.empty()) return names;
   try {
     Search search;
-    std::optional<OldGraphs> graphs;
+    std::optional<std::string> graph_holder;
     for (size_t i = 0; i < leaks.size(); ++i) {
       const ska::flat_hash_set<const void*> wanted(leaks[i].addresses.begin(), leaks[i].addresses.end());
       std::vector<c10::TensorImpl*> found;
       for (c10::TensorImpl* impl : search.tensors()) {
-        const void* memory = memory_of(impl);
+        const void* memory = memory_of(tensor_of(impl));
         if (memory != nullptr && wanted.count(memory) > 0) found.push_back(impl);
       }
       names[i] = search.name_of(first_of(std::move(found)));
       if (!names[i].empty() || !leaks[i].may_be_saved) continue;
-      if (!graphs) graphs = old_graphs(search.tensors(), old_before);
-      names[i] = search.name_of(first_of(graphs->keepers));
+      if (!graph_holder) graph_holder = search.name_of(first_of(old_graphs(search.tensors(), old_before).keepers));
+      names[i] = *graph_holder;
     }
   } catch (const std::exception&) {  // no memory for a search
   }

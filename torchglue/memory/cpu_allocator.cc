@@ -16,6 +16,7 @@
 
 #include "torchglue/memory/allocation_failure.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/memory/outside.h"
 #include "torchglue/session.h"
 
@@ -75,6 +76,8 @@ void free_counted(void* data) {
   if (data == nullptr || served().remove(data)) return;
   size_t bytes = 0;
   std::memcpy(&bytes, trailer_of(data), sizeof bytes);
+  c10::profiledCPUMemoryReporter().Delete(data);
+  session().runtime->on_tensor_gone(KOILA_CPU, reinterpret_cast<uintptr_t>(data), static_cast<int64_t>(bytes));
   session().runtime->release(KOILA_CPU, bytes);
   c10::free_cpu(data);
 }
@@ -103,6 +106,8 @@ class CountedCpuAllocator final : public c10::Allocator {
         throw;
       }
       std::memcpy(trailer_of(data), &bytes, sizeof bytes);
+      c10::profiledCPUMemoryReporter().New(data, bytes);  // as PyTorch's own allocator does
+      runtime->on_tensor(KOILA_CPU, reinterpret_cast<uintptr_t>(data), static_cast<int64_t>(bytes), origin_now(/*with_place=*/true));
     }
     return {data, data, &free_counted, at::Device(at::kCPU)};
   }
@@ -131,6 +136,7 @@ class CountedCpuAllocator final : public c10::Allocator {
     const koila_runtime* runtime = session().runtime;
     const int64_t live = runtime->live_bytes(KOILA_CPU);
     note_allocation_failure({KOILA_CPU, static_cast<int64_t>(bytes), live});
+    c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
     if (refused == kOnPurpose) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", human(static_cast<int64_t>(bytes)),
                        " (made to fail by KOILA_INJECT_OOM); ", human(live), " are in use.");

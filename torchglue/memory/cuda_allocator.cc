@@ -10,6 +10,7 @@
 #include <string>
 
 #include "torchglue/memory/allocation_failure.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -40,8 +41,9 @@ CUDAAllocator* find_allocator() {
 // Called under the allocator's lock: nothing of PyTorch's may be called here.
 void on_trace(const TraceEntry& entry) {
   const auto bytes = static_cast<int64_t>(entry.size_);
-  if (entry.action_ == TraceEntry::ALLOC) session().runtime->on_tensors(entry.device_, bytes);
-  if (entry.action_ == TraceEntry::FREE_COMPLETED) session().runtime->on_tensors(entry.device_, -bytes);
+  const auto address = static_cast<uintptr_t>(entry.addr_);
+  if (entry.action_ == TraceEntry::ALLOC) session().runtime->on_tensor(entry.device_, address, bytes, origin_now(/*with_place=*/false));
+  if (entry.action_ == TraceEntry::FREE_COMPLETED) session().runtime->on_tensor_gone(entry.device_, address, bytes);
 }
 
 void note_fragmentation(int64_t device, int64_t requested);

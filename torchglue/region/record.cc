@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "torchglue/graph_walk.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/layout.h"
@@ -115,6 +116,7 @@ Instruction Region::instruction_for(const Call& call) {
   in.random = call.random;
   in.by_user = traits.rule != nullptr && traits.rule->fn.user() != nullptr;
   if (in.random) in.seed = fresh_seed(device_);
+  in.place = place_in_progress();
   in.scale_by_rows = call.answer.outputs_scaled_by_rows();
   const auto& asked = call.answer.args();
   in.arguments.resize(call.arguments.size());

@@ -91,6 +91,7 @@ struct Instruction {
   bool random = false;
   bool by_user = false;           // a rule of the user's let it join: what comes of it is looked at
   uint64_t seed = 0;              // of its draws
+  uint32_t place = 0;             // source line, where these are asked for
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1
 };

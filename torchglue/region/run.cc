@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
@@ -222,6 +223,8 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
       stack.push_back(std::move(value));
     }
   }
+  const OpInProgress in_progress(in.op, in.place);
+  const WhenScope when(KOILA_IN_FORWARD);
   if (in.random) {
     // The draws of an operator depend on the rows alone, so that recomputation repeats them.
     const RandomScope random(device_, mix_seed(in.seed, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));

@@ -2,13 +2,14 @@
 
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "torchglue/facts/facts.h"
 #include "torchglue/graph_walk.h"
+#include "torchglue/memory/step_accounts.h"
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
@@ -125,7 +126,6 @@ void end_step() {
   s.tape.forget_functions();
   s.functions = false;
   boundaries().step();
-  s.runtime->on_step();
 }
 
 // A tape of its own for what the pass runs of the program, see Note [A step within a backward pass].
@@ -250,6 +250,8 @@ void set_real_execute(ExecuteFn real) { real_execute = real; }
 variable_list execute(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                       const edge_list& outputs) {
   Session& s = session();
+  std::optional<StepAccounts> accounts;
+  if (torch::autograd::get_current_graph_task_id() == -1 && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || std::this_thread::get_id() != s.owner) {
@@ -257,16 +259,9 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   }
   struct EndOfStep {
     ~EndOfStep() { end_step(); }
-  };
-  if (s.engine_depth == 0) facts().before_backward(roots);
-  variable_list gradients;
-  {
-    const EndOfStep end;
-    const Depth depth(s.engine_depth);
-    gradients = outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-  }
-  if (s.engine_depth == 0) facts().after_step();
-  return gradients;
+  } end;
+  const Depth depth(s.engine_depth);
+  return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
 }
 
 }  // namespace koila

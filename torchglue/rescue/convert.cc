@@ -11,6 +11,7 @@
 
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
@@ -85,6 +86,7 @@ class RealValues {
     torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : get(ref.value, ref.version); });
     {
       const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
+      const OpInProgress in_progress(op.op, op.place);
       op.op.callBoxed(stack);
     }
     size_t flat = 0;
@@ -502,6 +504,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     // As if the program called it now: it is materialised, decomposed, or made real, and its results take the old ones' place.
     {
       const ProgramStateGuard state(tape.state(op.state));
+      const PlaceScope place(op.place);
       op.op.callBoxed(stack);
     }
     size_t flat = 0;

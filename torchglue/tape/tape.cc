@@ -11,6 +11,7 @@
 #include <typeinfo>
 
 #include "torchglue/facts/facts.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/tensor_memory.h"
 
@@ -274,7 +275,7 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
     }
   }
   for (bool again = true; again;) {
-    pending_.emplace(TapeOp{op, {}, {}, {}, 0, false});
+    pending_.emplace(TapeOp{op, {}, {}, {}, 0, false, place_in_progress()});
     record_ = true;
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
       if (record_) add_ref(t, static_cast<uint16_t>(arg), element);

@@ -94,6 +94,7 @@ struct TapeOp {
   c10::SmallVector<TapeValueId, 2> outputs;  // flat; kNoTapeValue for undefined tensors
   uint32_t state = 0;                        // index into Tape::states()
   bool in_place = false;                     // returns an argument that it wrote to
+  uint32_t place = 0;                        // source line, where these are asked for
 };
 
 // Whether this call drew from a generator, going by its arguments: dropout outside of training did not.

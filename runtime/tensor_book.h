@@ -1,0 +1,142 @@
+// The account of tensors' memory, block by block: what each is for, what made it, and what was alive when the most was.
+//
+// Thread-safe. A block comes and goes at the cost of a look-up under a spin lock and a few additions; the rest is done once a step, or where the
+// memory in use turns round after a new peak.
+#ifndef KOILA_RUNTIME_TENSOR_BOOK_H_
+#define KOILA_RUNTIME_TENSOR_BOOK_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/leaks.h"
+#include "runtime/ledger.h"
+#include "runtime/names.h"
+#include "runtime/pointer_table.h"
+#include "runtime/report/data.h"
+
+namespace koila {
+
+// Note [What a block is for]
+// When a block comes, all that is known is what the program is doing (koila_when); much of the rest shows later:
+//   parameters       leaves of a graph, when its backward pass begins; made long before
+//   gradients        what a backward pass makes in the size of a parameter, and what is a leaf's .grad at its end
+//   optimizer state  what an optimizer's step() made and is alive when the next backward pass begins. Programs whose optimizers do not say that they are
+//                    at work (LibTorch's): what was made without a graph after a backward pass, in the size of a parameter
+// A block moves to its category when that is known, and a peak that has been seen is then worth looking at again: the next time that the memory comes within a
+// fiftieth of it, what is alive is noted anew.
+
+class TensorBook {
+ public:
+  // `trace`: to keep the latest kMaxTrace comings and goings, for trace().
+  // In the child of a fork it takes the place of the parent's, whose locks may be held for ever: the numbers of names stay, and nothing else.
+  explicit TensorBook(bool trace = false, const TensorBook* parents = nullptr)
+      : keeps_trace_(trace), ops_(60'000, parents ? &parents->ops_ : nullptr), places_(60'000, parents ? &parents->places_ : nullptr) {}
+
+  Names& ops() { return ops_; }
+  Names& places() { return places_; }
+
+  // `device`: KOILA_CPU or a CUDA ordinal; others, and addresses that are known already, are left out.
+  void add(int device, std::uintptr_t address, std::int64_t bytes, const koila_origin& origin);
+  // Nothing when it is none of the book's.
+  void remove(int device, std::uintptr_t address);
+
+  // The block is one of this category. Nothing when it is none of the book's.
+  void set_category(std::uintptr_t address, koila_category category);
+  // What an update made and is still alive when the next backward pass begins is state: see Note [What a block is for].
+  void settle_updates();
+  // A backward pass is over.
+  void end_step() { step_.fetch_add(1, std::memory_order_relaxed); }
+  std::int64_t steps() const { return step_.load(std::memory_order_relaxed); }
+
+  CategoryBytes live(int device) const;
+
+  // What is alive, by kind and by the step that made it.
+  std::vector<SurvivorGroup> survivors();
+  // Addresses of what a leak is made of, the latest first.
+  std::vector<std::uintptr_t> addresses(const Leak& leak, std::size_t at_most);
+
+  // What was alive at the peak of a device; `holders` also up to a fiftieth below it.
+  struct Peak {
+    std::int64_t bytes = 0;
+    CategoryBytes by_category = {};
+    std::int64_t step = 0;
+    std::chrono::steady_clock::time_point at;
+    std::vector<Holder> holders;
+  };
+  Peak peak(int device, bool with_holders = true);
+
+  std::vector<LiveBlock> blocks();
+  // Times count from `started`.
+  std::vector<TraceEvent> trace(std::chrono::steady_clock::time_point started) const;
+
+ private:
+  struct Tensor {
+    std::int64_t bytes = 0;
+    std::int64_t step = 0;
+    std::uint32_t place = 0;
+    std::uint16_t op = 0;
+    std::int8_t device = KOILA_CPU;
+    std::uint8_t category = KOILA_OTHER;
+    std::uint8_t when = KOILA_SETUP;
+  };
+  struct alignas(64) Holdings {
+    std::atomic<std::int64_t> live{0};
+    std::atomic<std::int64_t> by_category[KOILA_CATEGORIES] = {};
+    std::atomic<std::int64_t> unsettled{0};  // what updates made, not yet known to be state
+    std::atomic<std::int64_t> bar{0};        // more than that is noted as the peak
+    std::atomic<bool> at_peak{false};        // nothing was freed since; its holders are to be listed before anything is
+    SpinLock lock;                           // of what follows
+    Peak peak;
+    std::int64_t next_list = 0;  // bytes from which on they are listed
+  };
+  struct Traced {
+    std::chrono::steady_clock::time_point at;
+    std::uintptr_t address = 0;
+    std::int64_t bytes = 0;
+    std::uint32_t place = 0;
+    std::uint16_t op = 0;
+    std::int8_t device = KOILA_CPU;
+    std::uint8_t category = KOILA_OTHER;
+    bool alloc = true;
+  };
+
+  static constexpr int kDevices = kCudaDevices + 1;
+  static bool is_tensor_device(int device) { return device >= KOILA_CPU && device < kCudaDevices; }
+  Holdings& of(int device) { return holdings_[device - KOILA_CPU]; }
+  const Holdings& of(int device) const { return holdings_[device - KOILA_CPU]; }
+
+  koila_category category_of_new(const koila_origin& origin, std::int64_t bytes) const;
+  bool is_parameter_size(std::int64_t bytes) const;
+  void add_parameter_size(std::int64_t bytes);
+  // Made in an update, or beside one, and not yet told from state.
+  static bool is_unsettled(const Tensor& tensor) { return tensor.category == KOILA_WORKSPACE && tensor.when >= KOILA_IN_OPTIMIZER; }
+  void move(Tensor& tensor, koila_category to);
+  void raise_peak(Holdings& holdings, std::int64_t live);
+  void list_holders(int device, Holdings& holdings);
+  void look_again(Holdings& holdings, std::int64_t moved);
+  void add_trace(const Tensor& tensor, std::uintptr_t address, bool alloc);
+
+  const bool keeps_trace_;
+  Names ops_;
+  Names places_;
+  PointerTable<Tensor> tensors_;
+  Holdings holdings_[kDevices];
+  std::atomic<std::int64_t> step_{0};
+
+  std::mutex sizes_mutex_;  // of making another list
+  std::atomic<const std::vector<std::int64_t>*> parameter_sizes_{nullptr};  // sorted; never freed, since it may be read at any time
+
+  mutable std::mutex trace_mutex_;
+  std::vector<Traced> trace_;  // a ring
+  std::size_t trace_next_ = 0;
+};
+
+}  // namespace koila
+
+#endif  // KOILA_RUNTIME_TENSOR_BOOK_H_

@@ -1,0 +1,122 @@
+#include "torchglue/memory/origin.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+#include <c10/core/AutogradState.h>
+#include <c10/util/Type.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include "torchglue/memory/source_line.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/session.h"
+
+namespace koila {
+
+namespace {
+
+struct ThisThread {
+  const c10::OperatorHandle* op = nullptr;
+  uint32_t place = 0;
+  uint32_t recorded_place = 0;
+  int when = -1;              // enum koila_when; -1: as it looks
+  int optimizers = 0;         // steps of optimizers under way
+  uint64_t graph_began = 0;   // autograd's sequence number when the last step ended: as long as it stands there, no graph has been begun
+};
+
+thread_local ThisThread this_thread;
+
+std::atomic<bool> stepped{false};  // there was a backward pass
+
+koila_when when_now() {
+  if (this_thread.when >= 0) return static_cast<koila_when>(this_thread.when);
+  if (torch::autograd::get_current_graph_task_id() != -1) return KOILA_IN_BACKWARD;
+  if (this_thread.optimizers > 0) return KOILA_IN_OPTIMIZER;
+  const bool later = stepped.load(std::memory_order_relaxed);
+  if (!c10::AutogradState::get_tls_state().get_grad_mode()) return later ? KOILA_WITHOUT_GRAPH : KOILA_SETUP;
+  if (at::sequence_number::peek() != this_thread.graph_began) return KOILA_IN_FORWARD;
+  return later ? KOILA_BEFORE_GRAPH : KOILA_SETUP;
+}
+
+// Not Node::name(): a Python function's takes the GIL.
+uint16_t number_of(const std::type_info& node) {
+  static thread_local auto* numbers = new ska::flat_hash_map<const std::type_info*, uint16_t>;
+  const auto found = numbers->find(&node);
+  if (found != numbers->end()) return found->second;
+  const std::string name = c10::demangle(node.name());
+  const size_t last = name.rfind("::");
+  return (*numbers)[&node] = session().runtime->op_number(name.c_str() + (last == std::string::npos ? 0 : last + 2));
+}
+
+uint16_t op_now(koila_when when) {
+  if (when == KOILA_IN_BACKWARD) {
+    if (const auto node = torch::autograd::get_current_node()) {
+      const torch::autograd::Node& evaluated = *node;
+      return number_of(typeid(evaluated));
+    }
+  }
+  return this_thread.op == nullptr ? 0 : op_traits(*this_thread.op).number;
+}
+
+bool is_optimizer_step(const at::RecordFunction& function) { return std::strncmp(function.name(), "Optimizer.step#", 15) == 0; }
+
+std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& function) {
+  if (is_optimizer_step(function)) ++this_thread.optimizers;
+  return nullptr;
+}
+
+void scope_ends(const at::RecordFunction& function, at::ObserverContext*) {
+  if (is_optimizer_step(function) && this_thread.optimizers > 0) --this_thread.optimizers;
+}
+
+}  // namespace
+
+koila_origin origin_now(bool with_place) {
+  koila_origin origin{};
+  const koila_when when = when_now();
+  origin.when = static_cast<uint8_t>(when);
+  origin.op = op_now(when);
+  // An operator's line is known, and an operator that a region runs again is not at the line that the thread is at.
+  origin.place = with_place && this_thread.place == 0 && session().runtime->settings->stacks != 0 ? source_line_now() : this_thread.place;
+  return origin;
+}
+
+uint32_t place_in_progress() { return this_thread.place; }
+
+OpInProgress::OpInProgress(const c10::OperatorHandle& op)
+    : before_(std::exchange(this_thread.op, &op)), place_before_(this_thread.place) {
+  if (session().runtime->settings->stacks != 0) this_thread.place = this_thread.recorded_place != 0 ? this_thread.recorded_place : source_line_now();
+}
+
+OpInProgress::OpInProgress(const c10::OperatorHandle& op, uint32_t place)
+    : before_(std::exchange(this_thread.op, &op)), place_before_(std::exchange(this_thread.place, place)) {}
+
+OpInProgress::~OpInProgress() {
+  this_thread.op = before_;
+  this_thread.place = place_before_;
+}
+
+PlaceScope::PlaceScope(uint32_t place) : before_(std::exchange(this_thread.recorded_place, place)) {}
+PlaceScope::~PlaceScope() { this_thread.recorded_place = before_; }
+
+WhenScope::WhenScope(koila_when when) : before_(std::exchange(this_thread.when, static_cast<int>(when))) {}
+WhenScope::~WhenScope() { this_thread.when = before_; }
+
+void watch_optimizers() {
+  // Of its own scope only: operators go on to find no observer.
+  at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends).scopes({at::RecordScope::USER_SCOPE}));
+}
+
+void origin_step_over() {
+  this_thread.graph_began = at::sequence_number::peek();
+  stepped.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace koila

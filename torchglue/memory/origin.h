@@ -1,0 +1,62 @@
+// Where a tensor's memory comes from: what the program is doing while it is asked for, by which operator, at which source line.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "runtime/abi.h"
+
+namespace koila {
+
+// Of this thread, now. Takes no lock of PyTorch's or Python's, unless `with_place` (KOILA_STACKS): then the source line is looked up, which
+// needs the GIL. Without, it is the line of the operator in progress.
+koila_origin origin_now(bool with_place);
+
+// The line of the operator in progress; 0 without KOILA_STACKS.
+uint32_t place_in_progress();
+
+// The operator that this thread runs, while it lives, and where source lines are asked for also its line: the one that the thread is at, or for an operator that
+// is run again the one that it was recorded at.
+class OpInProgress {
+ public:
+  explicit OpInProgress(const c10::OperatorHandle& op);
+  OpInProgress(const c10::OperatorHandle& op, uint32_t place);
+  ~OpInProgress();
+  OpInProgress(const OpInProgress&) = delete;
+  OpInProgress& operator=(const OpInProgress&) = delete;
+
+ private:
+  const c10::OperatorHandle* before_;
+  uint32_t place_before_;
+};
+
+// While it lives this thread runs again what was recorded at that line: operators take it for theirs.
+class PlaceScope {
+ public:
+  explicit PlaceScope(uint32_t place);
+  ~PlaceScope();
+  PlaceScope(const PlaceScope&) = delete;
+  PlaceScope& operator=(const PlaceScope&) = delete;
+
+ private:
+  uint32_t before_;
+};
+
+// What this thread does while it lives is part of a forward or a backward pass, whatever it looks like: regions run both within backward.
+class WhenScope {
+ public:
+  explicit WhenScope(koila_when when);
+  ~WhenScope();
+  WhenScope(const WhenScope&) = delete;
+  WhenScope& operator=(const WhenScope&) = delete;
+
+ private:
+  int before_;
+};
+
+// Has optimizers that say so (PyTorch's, in Python) noticed while they work. Call once.
+void watch_optimizers();
+
+// An outermost backward pass of this thread is over: what comes next is another step's.
+void origin_step_over();
+
+}  // namespace koila

@@ -1,0 +1,22 @@
+// What the account of tensors learns from a step: which of them are parameters, and which gradients.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+
+#include <exception>
+
+namespace koila {
+
+// While it lives an outermost backward pass of the program runs. On the thread that runs it.
+class StepAccounts {
+ public:
+  explicit StepAccounts(const torch::autograd::edge_list& roots);
+  ~StepAccounts();
+  StepAccounts(const StepAccounts&) = delete;
+  StepAccounts& operator=(const StepAccounts&) = delete;
+
+ private:
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace koila
