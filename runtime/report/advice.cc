@@ -14,6 +14,7 @@ namespace koila {
 namespace {
 
 constexpr std::size_t kShownLeaks = 3;
+constexpr std::size_t kShownOps = 3;
 constexpr std::int64_t kShareWorth = 20;  // of the peak: what saves less than one part of so many is not worth a change
 
 std::string times(std::int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); }
@@ -99,8 +100,8 @@ std::optional<Advice> smaller_state(const Peak& peak) {
 
 std::optional<Advice> no_grad(const Peak& peak) {
   if (peak.facts.graph_in_evaluation == 0) return std::nullopt;
-  return Advice{"with torch.no_grad(), or torch.inference_mode(), where there is no backward pass: " + times(peak.facts.graph_in_evaluation, "forward pass") +
-                    (peak.facts.graph_in_evaluation == 1 ? "" : "es") + " kept up to " + format_bytes(peak.facts.graph_in_evaluation_bytes) +
+  return Advice{"with torch.no_grad(), or torch.inference_mode(), where there is no backward pass: " + std::to_string(peak.facts.graph_in_evaluation) +
+                    (peak.facts.graph_in_evaluation == 1 ? " forward pass" : " forward passes") + " kept up to " + format_bytes(peak.facts.graph_in_evaluation_bytes) +
                     " for one that never came",
                 peak.facts.graph_in_evaluation_bytes};
 }
@@ -119,20 +120,49 @@ const DeviceFigures* fullest(const ReportData& data) {
   return found;
 }
 
-Advice for_leak(const Leak& leak) {
-  std::string text = leak.holder.empty() ? "something that the program keeps" : leak.holder;
-  text += ": ";
-  if (leak.graph_nodes > 0) {
-    text += "keeps the autograd graph of every step, " + std::to_string(leak.graph_nodes) + " nodes by now";
-    if (leak.bytes > 0) text += " (" + format_bytes(leak.bytes) + " of host memory)";
-    return {text + "; add numbers up instead (loss.item(), or loss.detach())", leak.bytes};
+// Leaks that have one holder, or none that is known, are one to the reader: a graph keeps tensors of many operators.
+std::vector<Advice> for_leaks(const std::vector<Leak>& leaks) {
+  struct Group {
+    Leak sum;  // with the place of the largest
+    std::vector<std::string> ops;
+    bool activations = false;
+  };
+  std::vector<Group> groups;
+  for (const Leak& leak : leaks) {
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.sum.holder == leak.holder; });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), Group{});
+      group->sum.holder = leak.holder;
+      group->sum.where = leak.where;
+    }
+    group->sum.graph_nodes += leak.graph_nodes;
+    group->activations |= leak.category == KOILA_ACTIVATIONS;
+    if (leak.graph_nodes > 0) continue;  // bytes of the process at large, and few beside those of tensors
+    group->sum.bytes += leak.bytes;
+    group->sum.bytes_per_step += leak.bytes_per_step;
+    if (!leak.op.empty() && std::find(group->ops.begin(), group->ops.end(), leak.op) == group->ops.end()) group->ops.push_back(leak.op);
   }
-  text += format_bytes(leak.bytes) + " in tensors" + (leak.op.empty() ? "" : " of " + leak.op) + " add up, " + format_bytes(leak.bytes_per_step) + " a step";
-  const std::string innermost = leak.where.substr(0, leak.where.find('\n'));
-  if (!innermost.empty()) text += ", made at " + innermost;
-  if (leak.category == KOILA_ACTIVATIONS) text += "; keep numbers (.item()) or detached copies, and clear what holds them";
-  else text += "; clear what holds them, or keep fewer";
-  return {text, leak.bytes};
+  std::vector<Advice> list;
+  for (const Group& group : groups) {
+    if (list.size() == kShownLeaks) break;
+    std::string text = group.sum.holder.empty() ? "something that the program keeps: " : group.sum.holder + ": ";
+    if (group.sum.bytes == 0) {
+      const auto nodes = std::find_if(leaks.begin(), leaks.end(), [&](const Leak& l) { return l.holder == group.sum.holder; });
+      text += "keeps the autograd graph of every step, " + std::to_string(group.sum.graph_nodes) + " nodes by now";
+      if (nodes->bytes > 0) text += " (" + format_bytes(nodes->bytes) + " of host memory)";
+      list.push_back({text + "; add numbers up instead (loss.item(), or loss.detach())", nodes->bytes});
+      continue;
+    }
+    text += format_bytes(group.sum.bytes) + " in tensors";
+    for (std::size_t i = 0; i < std::min(group.ops.size(), kShownOps); ++i) text += (i == 0 ? " of " : ", ") + group.ops[i];
+    if (group.ops.size() > kShownOps) text += " and others";
+    text += " add up, " + format_bytes(group.sum.bytes_per_step) + " a step";
+    const std::string innermost = group.sum.where.substr(0, group.sum.where.find('\n'));
+    if (!innermost.empty()) text += ", made at " + innermost;
+    text += group.activations || group.sum.graph_nodes > 0 ? "; keep numbers (.item()) or detached copies, and clear what holds them" : "; clear what holds them, or keep fewer";
+    list.push_back({text, group.sum.bytes});
+  }
+  return list;
 }
 
 // The operator at full batch with the most bytes, and what it would give back in micro-batches: all but its share of the rows.
@@ -159,9 +189,8 @@ std::vector<Advice> advice(const ReportData& data) {
     const auto found = events.rungs.find(rung);
     return found == events.rungs.end() ? std::int64_t{0} : found->second.count;
   };
-  std::vector<Advice> list;
+  std::vector<Advice> list = for_leaks(data.leaks);
 
-  for (std::size_t i = 0; i < std::min(data.leaks.size(), kShownLeaks); ++i) list.push_back(for_leak(data.leaks[i]));
 
   if (data.mode == KOILA_MODE_TRACK && events.refusals > 0) list.push_back({"KOILA_MODE=rescue, which recovers from out-of-memory errors", 0});
   if (data.facts.fragmented_bytes > 0 && data.facts.expandable_segments == 0) {

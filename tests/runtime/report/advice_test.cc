@@ -164,8 +164,31 @@ TEST(Advice, LeaksComeFirst) {
   data.leaks[0].holder = data.leaks[0].op = data.leaks[0].where = "";
   data.leaks[0].category = KOILA_OTHER;
   EXPECT_EQ(first(data), "something that the program keeps: 300.0 MiB in tensors add up, 3.0 MiB a step; clear what holds them, or keep fewer");
-  data.leaks.resize(10, leak);
-  EXPECT_EQ(std::count_if(advice(data).begin(), advice(data).end(), [](const Advice& a) { return a.text.find("add up") != std::string::npos; }), 3);
+  for (int i = 0; i < 9; ++i) {
+    data.leaks.push_back(leak);
+    data.leaks.back().holder = "list " + std::to_string(i);
+  }
+  const auto all = advice(data);
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const Advice& a) { return a.text.find("add up") != std::string::npos; }), 3);
+}
+
+TEST(Advice, LeaksOfOneHolderAreOne) {
+  ReportData data;
+  for (const char* op : {"aten::linear", "aten::relu", "aten::linear", "aten::gelu", "aten::add"}) {
+    Leak& leak = data.leaks.emplace_back();
+    leak.holder = "`total`";
+    leak.op = op;
+    leak.category = KOILA_ACTIVATIONS;
+    leak.bytes = 10 * kMi;
+    leak.bytes_per_step = kMi;
+  }
+  Leak& graph = data.leaks.emplace_back();
+  graph.holder = "`total`";
+  graph.graph_nodes = 500;
+  graph.bytes = kMi;
+  ASSERT_EQ(advice(data).size(), 1U);
+  EXPECT_EQ(first(data), "`total`: 50.0 MiB in tensors of aten::linear, aten::relu, aten::gelu and others add up, 5.0 MiB a step; "
+                         "keep numbers (.item()) or detached copies, and clear what holds them");
 }
 
 TEST(Advice, AGraphThatGrowsIsNoTensor) {
@@ -187,7 +210,9 @@ TEST(Advice, NoMemoryAdviceWhereABudgetWasNeverReached) {
   data.devices[0].failed_allocations = 1;
   EXPECT_TRUE(says(data, "mixed precision"));
   data.devices[0].failed_allocations = 0;
-  data.leaks = {{.holder = "a list", .bytes = kMi}};
+  data.leaks.resize(1);
+  data.leaks[0].holder = "a list";
+  data.leaks[0].bytes = kMi;
   EXPECT_EQ(advice(data).size(), 1U);
   EXPECT_NE(first(data).find("a list"), std::string::npos);
 }
