@@ -175,8 +175,8 @@ typedef struct koila_runtime {
   void (*set_category)(uintptr_t address, int category);  // enum koila_category
   uint16_t (*op_number)(const char* op);
   uint32_t (*place_number)(const char* place);  // as Holder::where in runtime/report/data.h
-  // An outermost backward pass begins: what the update before it left behind is state.
-  void (*settle_updates)(void);
+  // An outermost backward pass begins.
+  void (*begin_backward)(void);
   // What regions keep of a device's tensors outside its memory (in a file for the CPU, in pinned memory for a CUDA device) grew, or shrank.
   void (*on_outside)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.

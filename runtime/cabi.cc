@@ -75,8 +75,8 @@ std::uint32_t place_number(const char* place) {
   return number;
 }
 
-void settle_updates() {
-  quietly([] { Runtime::get()->tensor_book().settle_updates(); });
+void begin_backward() {
+  quietly([] { Runtime::get()->tensor_book().begin_backward(); });
 }
 
 void on_outside(int device, std::int64_t change) { Runtime::get()->on_outside(device, change); }
@@ -156,7 +156,7 @@ koila_runtime table = {
     .set_category = set_category,
     .op_number = op_number,
     .place_number = place_number,
-    .settle_updates = settle_updates,
+    .begin_backward = begin_backward,
     .on_outside = on_outside,
     .torch_uses_cuda = &torch_uses_cuda,
     .captures = &captures,

@@ -13,9 +13,6 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr std::int64_t kManyBlocks = 20'000;
 std::int64_t next_list(std::int64_t listed, std::int64_t blocks) { return listed + listed / (blocks > kManyBlocks ? 5 : 50); }
 
-// Blocks that moved to another category are worth another look at the peak when they are a hundredth of it.
-constexpr std::int64_t kWorthALook = 100;
-
 }  // namespace
 
 void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, const koila_origin& origin) {
@@ -23,6 +20,7 @@ void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, con
   Tensor tensor;
   tensor.bytes = bytes;
   tensor.step = step_.load(kRelaxed);
+  tensor.number = number_.fetch_add(1, kRelaxed) + 1;
   tensor.place = origin.place;
   tensor.op = origin.op;
   tensor.device = static_cast<std::int8_t>(device);
@@ -33,7 +31,7 @@ void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, con
   holdings.by_category[tensor.category].fetch_add(bytes, kRelaxed);
   if (is_unsettled(tensor)) holdings.unsettled.fetch_add(bytes, kRelaxed);
   const std::int64_t live = holdings.live.fetch_add(bytes, kRelaxed) + bytes;
-  if (live > holdings.bar.load(kRelaxed)) raise_peak(holdings, live);
+  if (live > holdings.highest.load(kRelaxed)) raise_peak(holdings, live);
   if (keeps_trace_) add_trace(tensor, address, true);
 }
 
@@ -46,6 +44,7 @@ void TensorBook::remove(int device, std::uintptr_t address) {
   holdings.by_category[tensor->category].fetch_sub(tensor->bytes, kRelaxed);
   if (is_unsettled(*tensor)) holdings.unsettled.fetch_sub(tensor->bytes, kRelaxed);
   holdings.live.fetch_sub(tensor->bytes, kRelaxed);
+  if (tensor->when == KOILA_SETUP && tensor->category == KOILA_OTHER && backward_passes_.load(kRelaxed) == 1) move_in_peak(holdings, *tensor, KOILA_INPUTS);
   if (keeps_trace_) add_trace(*tensor, address, false);
 }
 
@@ -65,36 +64,55 @@ void TensorBook::move(Tensor& tensor, koila_category to) {
   if (is_unsettled(tensor)) holdings.unsettled.fetch_sub(tensor.bytes, kRelaxed);
   holdings.by_category[tensor.category].fetch_sub(tensor.bytes, kRelaxed);
   holdings.by_category[to].fetch_add(tensor.bytes, kRelaxed);
+  move_in_peak(holdings, tensor, to);
   tensor.category = static_cast<std::uint8_t>(to);
+}
+
+void TensorBook::move_in_peak(Holdings& holdings, const Tensor& tensor, koila_category to) {
+  const std::lock_guard lock(holdings.lock);
+  if (tensor.number <= holdings.peak_number) {
+    holdings.peak.by_category[tensor.category] -= tensor.bytes;
+    holdings.peak.by_category[to] += tensor.bytes;
+  }
+  if (tensor.number > holdings.list_number) return;
+  std::vector<Holder>& holders = holdings.peak.holders;
+  const auto holder_of = [&](int category) {
+    return std::find_if(holders.begin(), holders.end(),
+                        [&](const Holder& h) { return h.category == category && h.op == ops_.name(tensor.op) && h.where == places_.name(tensor.place); });
+  };
+  const auto from = holder_of(tensor.category);
+  if (from == holders.end()) return;  // one of the smaller ones
+  from->bytes -= tensor.bytes;
+  --from->count;
+  Holder moved = {to, from->op, from->where, tensor.bytes, 1, tensor.step};
+  if (from->count <= 0) holders.erase(from);
+  if (const auto there = holder_of(to); there != holders.end()) {
+    there->bytes += tensor.bytes;
+    ++there->count;
+    there->step = std::min(there->step, tensor.step);
+  } else {
+    holders.push_back(std::move(moved));
+  }
 }
 
 void TensorBook::set_category(std::uintptr_t address, koila_category category) {
   std::int64_t moved = 0;
-  int device = KOILA_CPU;
   tensors_.with(address, [&](Tensor& tensor) {
     if (tensor.category == category) return;
     move(tensor, category);
     moved = tensor.bytes;
-    device = tensor.device;
   });
-  if (moved == 0) return;
-  if (category == KOILA_PARAMETERS) add_parameter_size(moved);
-  look_again(of(device), moved);
+  if (moved > 0 && category == KOILA_PARAMETERS) add_parameter_size(moved);
 }
 
-void TensorBook::settle_updates() {
-  for (int device = KOILA_CPU; device < kCudaDevices; ++device) {
-    Holdings& holdings = of(device);
-    if (holdings.unsettled.load(kRelaxed) == 0) continue;
-    std::int64_t moved = 0;
-    tensors_.for_each([&](std::uintptr_t, Tensor& tensor) {
-      if (tensor.device != device || !is_unsettled(tensor)) return;
-      const bool state = tensor.when == KOILA_IN_OPTIMIZER || is_parameter_size(tensor.bytes);
-      move(tensor, state ? KOILA_OPTIMIZER_STATE : KOILA_OTHER);
-      moved += tensor.bytes;
-    });
-    look_again(holdings, moved);
-  }
+void TensorBook::begin_backward() {
+  backward_passes_.fetch_add(1, kRelaxed);
+  if (std::all_of(std::begin(holdings_), std::end(holdings_), [](const Holdings& h) { return h.unsettled.load(kRelaxed) == 0; })) return;
+  tensors_.for_each([&](std::uintptr_t, Tensor& tensor) {
+    if (!is_unsettled(tensor)) return;
+    const bool state = tensor.when == KOILA_IN_OPTIMIZER || is_parameter_size(tensor.bytes);
+    move(tensor, state ? KOILA_OPTIMIZER_STATE : KOILA_OTHER);
+  });
 }
 
 bool TensorBook::is_parameter_size(std::int64_t bytes) const {
@@ -113,21 +131,14 @@ void TensorBook::add_parameter_size(std::int64_t bytes) {
 
 void TensorBook::raise_peak(Holdings& holdings, std::int64_t live) {
   const std::lock_guard lock(holdings.lock);
-  if (live <= holdings.bar.load(kRelaxed)) return;
-  holdings.bar.store(live, kRelaxed);
-  holdings.peak.bytes = std::max(holdings.peak.bytes, live);
+  if (live <= holdings.highest.load(kRelaxed)) return;
+  holdings.highest.store(live, kRelaxed);
+  holdings.peak.bytes = live;
   for (int c = 0; c < KOILA_CATEGORIES; ++c) holdings.peak.by_category[static_cast<std::size_t>(c)] = holdings.by_category[c].load(kRelaxed);
   holdings.peak.step = step_.load(kRelaxed);
   holdings.peak.at = std::chrono::steady_clock::now();
+  holdings.peak_number = number_.load(kRelaxed);
   if (live >= holdings.next_list) holdings.at_peak.store(true, kRelaxed);
-}
-
-void TensorBook::look_again(Holdings& holdings, std::int64_t moved) {
-  const std::lock_guard lock(holdings.lock);
-  const std::int64_t peak = holdings.peak.bytes;
-  if (moved * kWorthALook < peak) return;
-  holdings.bar.store(std::min(holdings.bar.load(kRelaxed), peak - peak / 50), kRelaxed);
-  holdings.next_list = 0;
 }
 
 void TensorBook::list_holders(int device, Holdings& holdings) {
@@ -153,6 +164,7 @@ void TensorBook::list_holders(int device, Holdings& holdings) {
   if (holders.size() > kMaxHolders) holders.resize(kMaxHolders);
   const std::lock_guard lock(holdings.lock);
   holdings.next_list = next_list(holdings.peak.bytes, blocks);
+  holdings.list_number = number_.load(kRelaxed);
   holdings.peak.holders = std::move(holders);
 }
 
@@ -195,7 +207,9 @@ TensorBook::Peak TensorBook::peak(int device, bool with_holders) {
   }
   if (holdings.at_peak.exchange(false, kRelaxed)) list_holders(device, holdings);
   const std::lock_guard lock(holdings.lock);
-  return holdings.peak;
+  Peak peak = holdings.peak;
+  std::stable_sort(peak.holders.begin(), peak.holders.end(), [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
+  return peak;
 }
 
 std::vector<LiveBlock> TensorBook::blocks() {

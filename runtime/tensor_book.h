@@ -28,8 +28,9 @@ namespace koila {
 //   gradients        what a backward pass makes in the size of a parameter, and what is a leaf's .grad at its end
 //   optimizer state  what an optimizer's step() made and is alive when the next backward pass begins. Programs whose optimizers do not say that they are
 //                    at work (LibTorch's): what was made without a graph after a backward pass, in the size of a parameter
-// A block moves to its category when that is known, and a peak that has been seen is then worth looking at again: the next time that the memory comes within a
-// fiftieth of it, what is alive is noted anew.
+//   inputs           what is made in a step before its graph begins; of the first step, where that cannot be told from what the program goes on to keep,
+//                    what is gone when the second backward pass begins
+// A block moves to its category when that is known, and in what is noted of the peak it moves as well, if it was alive then.
 
 class TensorBook {
  public:
@@ -48,8 +49,8 @@ class TensorBook {
 
   // The block is one of this category. Nothing when it is none of the book's.
   void set_category(std::uintptr_t address, koila_category category);
-  // What an update made and is still alive when the next backward pass begins is state: see Note [What a block is for].
-  void settle_updates();
+  // A backward pass begins: what the update before it made, and is still alive, is state. See Note [What a block is for].
+  void begin_backward();
   // A backward pass is over.
   void end_step() { step_.fetch_add(1, std::memory_order_relaxed); }
   std::int64_t steps() const { return step_.load(std::memory_order_relaxed); }
@@ -79,6 +80,7 @@ class TensorBook {
   struct Tensor {
     std::int64_t bytes = 0;
     std::int64_t step = 0;
+    std::int64_t number = 0;  // in the order in which they came
     std::uint32_t place = 0;
     std::uint16_t op = 0;
     std::int8_t device = KOILA_CPU;
@@ -89,11 +91,13 @@ class TensorBook {
     std::atomic<std::int64_t> live{0};
     std::atomic<std::int64_t> by_category[KOILA_CATEGORIES] = {};
     std::atomic<std::int64_t> unsettled{0};  // what updates made, not yet known to be state
-    std::atomic<std::int64_t> bar{0};        // more than that is noted as the peak
+    std::atomic<std::int64_t> highest{0};
     std::atomic<bool> at_peak{false};        // nothing was freed since; its holders are to be listed before anything is
     SpinLock lock;                           // of what follows
     Peak peak;
-    std::int64_t next_list = 0;  // bytes from which on they are listed
+    std::int64_t peak_number = 0;  // blocks up to that number had come
+    std::int64_t list_number = 0;  // the same when the holders were listed
+    std::int64_t next_list = 0;    // bytes from which on they are listed
   };
   struct Traced {
     std::chrono::steady_clock::time_point at;
@@ -119,7 +123,7 @@ class TensorBook {
   void move(Tensor& tensor, koila_category to);
   void raise_peak(Holdings& holdings, std::int64_t live);
   void list_holders(int device, Holdings& holdings);
-  void look_again(Holdings& holdings, std::int64_t moved);
+  void move_in_peak(Holdings& holdings, const Tensor& tensor, koila_category to);
   void add_trace(const Tensor& tensor, std::uintptr_t address, bool alloc);
 
   const bool keeps_trace_;
@@ -128,6 +132,8 @@ class TensorBook {
   PointerTable<Tensor> tensors_;
   Holdings holdings_[kDevices];
   std::atomic<std::int64_t> step_{0};
+  std::atomic<std::int64_t> number_{0};
+  std::atomic<std::int64_t> backward_passes_{0};  // that have begun
 
   std::mutex sizes_mutex_;  // of making another list
   std::atomic<const std::vector<std::int64_t>*> parameter_sizes_{nullptr};  // sorted; never freed, since it may be read at any time

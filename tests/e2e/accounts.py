@@ -32,8 +32,8 @@ print(
             "gradients": nbytes(p.grad for p in model.parameters()),
             "optimizer_state": nbytes(state),
             "inputs": nbytes([data, target]),
-            # Alive when backward begins: what the first layer and the ReLU give, what the second gives, and the loss.
-            "activations": 4 * ROWS * (2 * HIDDEN + WIDTH) + 4,
+            # Alive when backward begins: what the ReLU gives (the layer before it keeps nothing of its own), what the second layer gives, and the loss.
+            "activations": 4 * ROWS * (HIDDEN + WIDTH) + 4,
         }
     )
 )

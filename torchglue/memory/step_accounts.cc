@@ -39,7 +39,7 @@ bool looks_now() { return known.steps <= kFirstSteps || known.steps % kEvery == 
 StepAccounts::StepAccounts(const torch::autograd::edge_list& roots) {
   if (std::this_thread::get_id() == session().owner) facts().before_backward(roots);
   ++known.steps;
-  session().runtime->settle_updates();
+  session().runtime->begin_backward();
   if (!looks_now()) return;
   known.leaves.clear();
   walk_graph(nodes_of(roots), [&](torch::autograd::Node* node) {
