@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <sstream>
 
 #include "samples.h"
@@ -90,6 +94,67 @@ TEST(Page, NeverLosesWhatIsAlwaysTold) {
   Page page;
   for (int i = 0; i < 30; ++i) page.add("line", 0);
   EXPECT_EQ(lines_of(page.text({})).size(), 30U);
+}
+
+TEST(Page, ARefusalsReasonIsWhole) {
+  ReportData data = longest_report();
+  std::string reason;
+  for (int i = 0; i < 600; ++i) reason += "word" + std::to_string(i) + " ";
+  data.events.oom_events[1].reason = reason;
+  std::string whole;
+  for (const std::string& line : lines_of(report_text(data))) {
+    const std::size_t begin = line.find_first_not_of(' ', 6);
+    whole += line.substr(begin) + " ";
+  }
+  EXPECT_NE(whole.find(reason), std::string::npos);
+}
+
+// A terminal so many columns wide; 0: one that does not say.
+class Terminal {
+ public:
+  explicit Terminal(unsigned short columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    grantpt(master_);
+    unlockpt(master_);
+    slave_ = open(ptsname(master_), O_RDWR | O_NOCTTY);
+    const winsize size = {50, columns, 0, 0};
+    ioctl(slave_, TIOCSWINSZ, &size);
+  }
+  ~Terminal() {
+    close(slave_);
+    close(master_);
+  }
+  int descriptor() const { return slave_; }
+
+ private:
+  int master_;
+  int slave_;
+};
+
+TEST(TextStyle, ATerminalHasColoursAndAWidth) {
+  setenv("TERM", "xterm", 1);
+  unsetenv("NO_COLOR");
+  EXPECT_TRUE(style_of(Terminal(90).descriptor()).colour);
+  EXPECT_EQ(style_of(Terminal(90).descriptor()).columns, 90);
+  EXPECT_EQ(style_of(Terminal(300).descriptor()).columns, kTextColumns);
+  EXPECT_EQ(style_of(Terminal(0).descriptor()).columns, 0);
+  setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(style_of(Terminal(90).descriptor()).colour);
+  unsetenv("NO_COLOR");
+  setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(style_of(Terminal(90).descriptor()).colour);
+  unsetenv("TERM");
+  EXPECT_FALSE(style_of(Terminal(90).descriptor()).colour);
+}
+
+TEST(TextStyle, WhatIsNoTerminalHasNone) {
+  setenv("TERM", "xterm", 1);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_FALSE(style_of(ends[1]).colour);
+  EXPECT_EQ(style_of(ends[1]).columns, 0);
+  close(ends[0]);
+  close(ends[1]);
+  EXPECT_FALSE(style_of(ends[1]).colour) << "a closed one";
 }
 
 TEST(Page, TheLongestReportIsAScreen) {

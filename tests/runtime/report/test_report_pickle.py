@@ -31,12 +31,20 @@ def blocks(found: dict, device: int) -> list[dict]:
 def test_the_viewer_can_read_it(name: str) -> None:
     codes = [code.name for code, _, _ in pickletools.genops((samples() / f"{name}.pickle").read_bytes())]
     assert set(codes) <= OPCODES_OF_THE_VIEWER
-    # It spreads what is between a mark and APPENDS over the arguments of one call.
-    longest = opened = 0
+    # It spreads what APPENDS takes over the arguments of one call.
+    size, marks, longest = 0, [], 0
     for code in codes:
-        opened = 0 if code in ("MARK", "APPENDS", "SETITEMS") else opened + 1
-        longest = max(longest, opened)
-    assert longest < 50_000
+        if code == "MARK":
+            marks.append(size)
+        elif code in ("APPENDS", "SETITEMS"):
+            begin = marks.pop()
+            longest = max(longest, size - begin) if code == "APPENDS" else longest
+            size = begin
+        elif code == "TUPLE2":
+            size -= 1
+        elif code not in ("PROTO", "BINPUT", "LONG_BINPUT", "STOP"):
+            size += 1
+    assert size == 1 and longest <= 1000
 
 
 @pytest.mark.parametrize("name", SAMPLES)
