@@ -30,8 +30,10 @@ std::string read_arguments() {
   return arguments;
 }
 
-// A worker that Python's multiprocessing started afresh; its parent has the program's report.
-bool is_spawned_worker(const std::string& arguments) { return arguments.find("--multiprocessing-fork") != std::string::npos; }
+// A worker that Python's multiprocessing started afresh, or had a server fork; its parent has the program's report.
+bool is_spawned_worker(const std::string& arguments) {
+  return arguments.find("--multiprocessing-fork") != std::string::npos || arguments.find("from multiprocessing.forkserver import main") != std::string::npos;
+}
 
 bool is_writable_folder(const std::string& path) {
   struct stat status;
