@@ -116,6 +116,35 @@ typedef struct koila_region_event {
   double seconds;        // wall time inside the region's node and materialisations
 } koila_region_event;
 
+// What is seen of how the program trains. Counts are added up; of bytes the most is kept.
+enum koila_fact {
+  KOILA_FACT_AUTOCAST = 0,               // steps with torch.autocast
+  KOILA_FACT_HALF_PARAMETERS_BYTES = 1,  // parameters in a 16-bit type
+  KOILA_FACT_CHECKPOINTS = 2,            // steps with torch.utils.checkpoint
+  KOILA_FACT_KEPT_GRADIENTS = 3,         // steps, of those looked at, whose forward pass began with gradients that an update had used
+  KOILA_FACT_KEPT_GRADIENTS_BYTES = 4,
+  KOILA_FACT_GRAPH_IN_EVALUATION = 5,    // forward passes with gradients that no backward pass followed
+  KOILA_FACT_GRAPH_IN_EVALUATION_BYTES = 6,
+  KOILA_FACT_FOREACH_BYTES = 7,          // results of one multi-tensor operator of an optimizer
+  KOILA_FACT_FUSED_OPTIMIZER = 8,        // updates by a fused one
+  KOILA_FACT_EXPANDABLE_SEGMENTS = 9,    // 1: in use
+  KOILA_FACT_FRAGMENTED_BYTES = 10,      // cached by PyTorch's CUDA allocator at an out-of-memory, enough for the request, and in pieces
+  KOILA_FACTS = 11,
+};
+
+// What adds up. Strings are copied by the callee. A later one of the same device, category, op and where takes its place; without bytes and nodes it is taken off.
+typedef struct koila_leak {
+  int device;
+  int category;            // enum koila_category
+  const char* op;          // that made the tensors, "" when unknown
+  const char* where;       // in the program, "" when unknown
+  const char* holder;      // what in the program keeps them, "" when unknown
+  int64_t bytes;           // alive by now
+  int64_t bytes_per_step;
+  int64_t first_step;
+  int64_t graph_nodes;     // 0, or nodes of autograd graphs that are kept: then bytes are of the process's memory at large, not of tensors
+} koila_leak;
+
 typedef struct koila_runtime {
   uint32_t version;  // KOILA_ABI_VERSION
   const koila_settings* settings;
@@ -165,6 +194,11 @@ typedef struct koila_runtime {
   void (*on_step)(void);                            // a step boundary (end of an outermost backward)
   void (*on_full_batch)(const char* op, int64_t bytes);  // an op ran at full batch for want of a rule
   void (*on_note)(const char* note);  // one line for the report, such as why koila stayed out; repeated notes are kept once
+  void (*on_fact)(int fact, int64_t value);  // enum koila_fact
+  void (*on_leak)(const koila_leak*);
+  // A leak that nobody has said the holder of, once each: fills `leak`, whose strings are good until this thread asks again, and the addresses of some of its tensors,
+  // the latest first, of which it returns the number. 0: there is none. To be asked after on_step().
+  int (*leak_to_name)(koila_leak* leak, uintptr_t* addresses, int at_most);
 } koila_runtime;
 
 // Functions of torch that the shim interposes with a jump through a slot. Each starts as the real function; torchglue may store

@@ -104,6 +104,29 @@ void on_note(const char* note) {
   quietly([&] { Runtime::get()->events().add_note(text_of(note)); });
 }
 
+void on_fact(int fact, std::int64_t value) {
+  quietly([&] { Runtime::get()->findings().add_fact(fact, value); });
+}
+
+void on_leak(const koila_leak* leak) {
+  quietly([&] {
+    Runtime::get()->findings().add_leak({leak->device, leak->category, text_of(leak->op), text_of(leak->where), text_of(leak->holder), leak->bytes,
+                                       leak->bytes_per_step, leak->first_step, leak->graph_nodes});
+  });
+}
+
+int leak_to_name(koila_leak* leak, std::uintptr_t* addresses, int at_most) {
+  int count = 0;
+  quietly([&] {
+    static thread_local std::optional<Leak> asked;
+    asked = Runtime::get()->leak_watch().to_name();
+    if (!asked) return;
+    *leak = {asked->device, asked->category, asked->op.c_str(), asked->where.c_str(), "", asked->bytes, asked->bytes_per_step, asked->first_step, asked->graph_nodes};
+    for (const std::uintptr_t address : Runtime::get()->tensor_book().addresses(*asked, static_cast<std::size_t>(at_most))) addresses[count++] = address;
+  });
+  return count;
+}
+
 int torch_uses_cuda = 0;
 int captures = 0;
 std::atomic<void (*)()> before_capture{nullptr};
@@ -144,6 +167,9 @@ koila_runtime table = {
     .on_step = on_step,
     .on_full_batch = on_full_batch,
     .on_note = on_note,
+    .on_fact = on_fact,
+    .on_leak = on_leak,
+    .leak_to_name = leak_to_name,
 };
 
 }  // namespace

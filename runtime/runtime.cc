@@ -233,18 +233,20 @@ void Runtime::start_anew_after_fork() {
   // So is the parent's record, which is the parent's alone to write.
   record_.store(nullptr, std::memory_order_release);
   record_was_tried_.store(false);
-  sources_written_.store(0);
+  lists_written_.store(0);
   for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
   clock_ = RunClock();
   timelines_ = new Timelines;
   steps_ = new StepSeries;
   events_ = new Events;
+  findings_ = new Findings;
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
   device_memory_->set_watcher([](int place) { get()->on_sample(place); });
   tensor_book_ = new TensorBook(config_.wants_snapshot(), tensor_book_);
+  leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
@@ -280,6 +282,7 @@ void Runtime::on_step() {
   }
   steps_->add(step);
   tensor_book_->end_step();
+  leak_watch_->step_over(tensor_book_->steps());
   write_devices();
 }
 
@@ -314,11 +317,15 @@ void Runtime::write_devices() {
     write_device(*record, device);
     used_cuda = used_cuda || device != KOILA_CPU;
   }
-  if (!used_cuda) return;
+  ProgramFacts facts = findings_->facts();
+  facts.size_cache = config_.cache.empty() ? 0 : 1;
+  record->write_facts(facts);
   // These are many, and come by the second.
   const double now = clock_.coarse_now();
-  if (sources_written_.load() > 0 && now < sources_written_.load() + 1) return;
-  sources_written_.store(now);
+  if (lists_written_.load() > 0 && now < lists_written_.load() + 1) return;
+  lists_written_.store(now);
+  if (const std::vector<Leak> leaks = findings_->leaks(); !leaks.empty()) record->write_leaks(leaks);
+  if (!used_cuda) return;
   record->write_sources(device_memory_->sources());
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     if (device != KOILA_CPU && ledger_.of(device).requests() > 0) record->write_sizes(device, device_memory_->sizes(device));
@@ -382,6 +389,9 @@ ReportData Runtime::report_data(RunEnd end) {
   }
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
+  data.leaks = findings_->leaks();
+  data.facts = findings_->facts();
+  data.facts.size_cache = config_.cache.empty() ? 0 : 1;
   data.steps = steps_->snapshot();
   return data;
 }
@@ -391,7 +401,7 @@ void Runtime::at_exit() {
   RecordWriter* record = this->record();
   if (record == nullptr) return;
   try {
-    sources_written_.store(0);
+    lists_written_.store(0);
     for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
     write_devices();
     events_->end_record();

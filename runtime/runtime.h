@@ -13,7 +13,9 @@
 #include "runtime/config.h"
 #include "runtime/device_memory.h"
 #include "runtime/events.h"
+#include "runtime/findings.h"
 #include "runtime/inject.h"
+#include "runtime/leak_watch.h"
 #include "runtime/ledger.h"
 #include "runtime/record/writer.h"
 #include "runtime/report/report.h"
@@ -112,6 +114,8 @@ class Runtime {
   void on_step();
   void on_oom(OomEvent event);
   Events& events() { return *events_; }
+  Findings& findings() { return *findings_; }
+  LeakWatch& leak_watch() { return *leak_watch_; }
 
   // Null where none is kept, or not yet. Once there it stays, but not for the child of a fork.
   RecordWriter* record() { return record_.load(std::memory_order_acquire); }
@@ -155,12 +159,14 @@ class Runtime {
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
+  Findings* findings_ = new Findings;  // the same
+  LeakWatch* leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   RunClock clock_;
   Timelines* timelines_ = new Timelines;    // and these two
   StepSeries* steps_ = new StepSeries;
   std::atomic<RecordWriter*> record_{nullptr};
   std::atomic<bool> record_was_tried_{false};
-  std::atomic<double> sources_written_{0};
+  std::atomic<double> lists_written_{0};
   // The peak whose holders were written last, and when.
   struct WrittenPeak {
     std::atomic<std::int64_t> bytes{0};

@@ -146,7 +146,7 @@ int replace(const std::string& path, const std::string& text, const std::optiona
 std::optional<std::string> without_links(const std::string& path) {
   char* real = realpath(path.c_str(), nullptr);
   struct stat status = {};
-  if (real == nullptr && lstat(path.c_str(), &status) == 0) return std::nullopt;
+  if (real == nullptr && lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) return std::nullopt;  // no link: another process made it just now
   const std::string found = real != nullptr ? real : path;
   std::free(real);
   return found;

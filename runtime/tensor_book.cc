@@ -163,6 +163,29 @@ CategoryBytes TensorBook::live(int device) const {
   return bytes;
 }
 
+std::vector<SurvivorGroup> TensorBook::survivors() {
+  std::map<std::tuple<std::int8_t, std::uint8_t, std::uint16_t, std::uint32_t>, std::map<std::int64_t, std::int64_t>> kinds;
+  tensors_.for_each([&](std::uintptr_t, const Tensor& tensor) { kinds[{tensor.device, tensor.category, tensor.op, tensor.place}][tensor.step] += tensor.bytes; });
+  std::vector<SurvivorGroup> groups;
+  for (const auto& [kind, alive] : kinds) {
+    const auto& [device, category, op, place] = kind;
+    groups.push_back({device, category, ops_.name(op), places_.name(place), {alive.begin(), alive.end()}});
+  }
+  return groups;
+}
+
+std::vector<std::uintptr_t> TensorBook::addresses(const Leak& leak, std::size_t at_most) {
+  const std::uint32_t op = ops_.number(leak.op), place = places_.number(leak.where);
+  std::vector<std::pair<std::int64_t, std::uintptr_t>> found;
+  tensors_.for_each([&](std::uintptr_t address, const Tensor& tensor) {
+    if (tensor.device == leak.device && tensor.category == leak.category && tensor.op == op && tensor.place == place) found.emplace_back(-tensor.step, address);
+  });
+  std::sort(found.begin(), found.end());
+  std::vector<std::uintptr_t> addresses;
+  for (std::size_t i = 0; i < std::min(found.size(), at_most); ++i) addresses.push_back(found[i].second);
+  return addresses;
+}
+
 TensorBook::Peak TensorBook::peak(int device, bool with_holders) {
   if (!is_tensor_device(device)) return {};
   Holdings& holdings = of(device);

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/leaks.h"
 #include "runtime/ledger.h"
 #include "runtime/names.h"
 #include "runtime/pointer_table.h"
@@ -51,8 +52,14 @@ class TensorBook {
   void settle_updates();
   // A backward pass is over.
   void end_step() { step_.fetch_add(1, std::memory_order_relaxed); }
+  std::int64_t steps() const { return step_.load(std::memory_order_relaxed); }
 
   CategoryBytes live(int device) const;
+
+  // What is alive, by kind and by the step that made it.
+  std::vector<SurvivorGroup> survivors();
+  // Addresses of what a leak is made of, the latest first.
+  std::vector<std::uintptr_t> addresses(const Leak& leak, std::size_t at_most);
 
   // What was alive at the peak of a device; `holders` also up to a fiftieth below it.
   struct Peak {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torchglue/dispatch.h"
+#include "torchglue/facts/facts.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
@@ -60,6 +61,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     run_plainly(op, keys, stack);
     return;
   }
+  if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
   if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) in_checkpoint.emplace();
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;

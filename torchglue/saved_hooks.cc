@@ -5,6 +5,8 @@
 
 #include <string_view>
 
+#include "torchglue/facts/facts.h"
+
 namespace koila {
 
 namespace {
@@ -45,6 +47,7 @@ bool made_by_torch(const Python& python, PyObject* function) {
   PyObject* module = python.get_attribute(function, "__module__");
   const char* text = module == nullptr ? nullptr : python.as_utf8(module);
   const std::string_view name = text == nullptr ? std::string_view() : std::string_view(text);
+  if (name == "torch.utils.checkpoint") SeenInStep::note(seen_in_step.checkpoint);
   const bool ours = name == "torch.utils.checkpoint" || name == "torch.autograd.graph";
   if (text == nullptr) python.clear_error();
   if (module != nullptr) python.drop(module);

@@ -45,3 +45,24 @@ install_packages() {
   quietly apt-get update
   DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "${missing[@]}"
 }
+
+# What only the tests need: they open the HTML report in a browser that has no screen. Where it cannot be had they are skipped, with the reason
+# that is left in .cache/chromium/why_not; where that was tried in vain within the last hour, it is not tried again.
+install_chromium() {
+  local here=.cache/chromium name
+  for name in chromium-headless-shell chromium chromium-browser google-chrome; do
+    if command -v "$name" >/dev/null; then return 0; fi
+  done
+  [[ -n $(find "$here/why_not" -mmin -60 2>/dev/null) ]] && return 1
+  mkdir -p "$here"
+  if ! command -v apt-get >/dev/null || ((EUID != 0)); then
+    echo 'install it: sudo apt-get install chromium-headless-shell' >"$here/why_not"
+    return 1
+  fi
+  say 'installing chromium-headless-shell'
+  if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium-headless-shell; } >"$here/log" 2>&1; then
+    { tail -n 1 "$here/log" | grep . || echo 'apt-get failed'; } >"$here/why_not"
+    return 1
+  fi
+  rm -f "$here/why_not" "$here/log"
+}

@@ -1,7 +1,10 @@
 """examples/cuda/fill.c, a plain C program: what koila's report says of it, to the letter."""
 
+import json
+
+import jsonschema
 import pytest
-from programs import MI, koila, plain, program
+from programs import MI, ROOT, koila, plain, program
 
 OUTPUT = f"32 TiB: out of memory\nsum {28 * 4 * MI}\n"
 
@@ -27,6 +30,15 @@ def test_text(done) -> None:
 
 
 def test_json(done) -> None:
+    categories = ("other", "parameters", "gradients", "optimizer_state", "inputs", "activations", "workspace")
+    no_tensors = {
+        "peak_seconds": 0,
+        "peak_step": 0,
+        "live_by_category": dict.fromkeys(categories, 0),
+        "peak_by_category": dict.fromkeys(categories, 0),
+        "holders": [],
+        "timeline": done.report["devices"]["cuda:0"]["timeline"],
+    }
     nothing_outside = {"outside_bytes": 0, "outside_peak_bytes": 0, "outside_written_bytes": 0}
     assert done.report["devices"] == {
         "pinned": {
@@ -46,6 +58,7 @@ def test_json(done) -> None:
             "allocations": 9,
             "frees": 8,
             **nothing_outside,
+            **no_tensors,
             "failed_allocations": 1,
             "tensor_bytes": 0,
             "tensor_peak_bytes": 0,
@@ -59,6 +72,11 @@ def test_json(done) -> None:
         common | {"device": "pinned", "kind": "pinned", "peak_bytes": 4 * MI},
         common | {"device": "cuda:0", "kind": "device", "live_bytes": MI, "peak_bytes": 33 * MI, "allocations": 9, "frees": 8},
     ]
+
+
+def test_json_follows_its_schema(done) -> None:
+    schema = json.loads((ROOT / "docs" / "report.schema.json").read_text())
+    assert [f"{error.json_path}: {error.message}" for error in jsonschema.Draft202012Validator(schema).iter_errors(done.report)] == []
 
 
 def test_on_a_smaller_device() -> None:

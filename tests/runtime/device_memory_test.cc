@@ -101,7 +101,7 @@ TEST_F(DeviceMemoryTest, RequestsThatFailOnPurposeAreNumbered) {
 TEST_F(DeviceMemoryTest, AResetTakesOneDevicesBlocks) {
   allocate(0x1000, 100);
   allocate(0x2000, 50, 1);
-  const PointerTable::Taken taken = memory.forget_all(0);
+  const PointerTable<Block>::Taken taken = memory.forget_all(0);
   ASSERT_EQ(taken.size(), 1U);
   EXPECT_EQ(ledger.of(0).live(), 100) << "until it has happened";
   for (const auto& [address, block] : taken) memory.release(block);

@@ -1,5 +1,7 @@
 #include "runtime/pointer_table.h"
 
+#include "runtime/device_memory.h"
+
 #include <gtest/gtest.h>
 
 #include <map>

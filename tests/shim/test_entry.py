@@ -148,7 +148,7 @@ class TestReport:
         assert [line.startswith("koila: rescued: ") for line in lines].count(True) == 1
         assert [line.startswith("koila: refused: ") for line in lines].count(True) == 1
         assert "koila: 0 steps, 3 rescues, 1 refusal" in lines[2]
-        assert any("(3 times)" in line for line in lines[3:])
+        assert any("(3 times, 1.5 s)" in line for line in lines[3:])
 
     def test_files_are_written_by_suffix(self, fake: Preload, tmp_path: pathlib.Path) -> None:
         done = fake.python("import torch, os; print(os.getpid())", FAKE_GLUE_DO="rescue step reserve", KOILA_REPORT=f"{tmp_path}/r-%p.json,{tmp_path}/r.txt", KOILA_LOG="error")

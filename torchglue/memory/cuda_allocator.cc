@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -45,8 +46,11 @@ void on_trace(const TraceEntry& entry) {
   if (entry.action_ == TraceEntry::FREE_COMPLETED) session().runtime->on_tensor_gone(entry.device_, address, bytes);
 }
 
+void note_fragmentation(int64_t device, int64_t requested);
+
 // Called without the lock, when all retries have failed.
 void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t /*free*/) {
+  note_fragmentation(device, static_cast<int64_t>(requested));
   note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), session().runtime->live_bytes(static_cast<int>(device))});
 }
 
@@ -68,6 +72,21 @@ void attach_to(CUDAAllocator& allocator) {
 
 std::atomic<CUDAAllocator*> attached{nullptr};
 
+// Whole blocks that nobody used are gone by then: what is cached still lies between others.
+void note_fragmentation(int64_t device, int64_t requested) {
+  const auto room = cuda_room(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  if (room && room->cached >= requested) session().runtime->on_fact(KOILA_FACT_FRAGMENTED_BYTES, room->cached);
+}
+
+// Going by the variables, of which the first is the older name.
+bool expandable_segments() {
+  for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && std::strstr(value, "expandable_segments:True") != nullptr) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void attach_cuda_allocator() {
@@ -75,6 +94,7 @@ void attach_cuda_allocator() {
   if (attached.load(std::memory_order_acquire) != nullptr || busy.exchange(true)) return;
   if (CUDAAllocator* allocator = find_allocator(); allocator != nullptr && allocator->initialized()) {
     attach_to(*allocator);
+    if (expandable_segments()) session().runtime->on_fact(KOILA_FACT_EXPANDABLE_SEGMENTS, 1);
     attached.store(allocator, std::memory_order_release);
     session().cuda_waits = false;
   }

@@ -2,8 +2,10 @@
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include <thread>
 #include <vector>
 
+#include "torchglue/facts/facts.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/session.h"
@@ -35,6 +37,7 @@ bool looks_now() { return known.steps <= kFirstSteps || known.steps % kEvery == 
 }  // namespace
 
 StepAccounts::StepAccounts(const torch::autograd::edge_list& roots) {
+  if (std::this_thread::get_id() == session().owner) facts().before_backward(roots);
   ++known.steps;
   session().runtime->settle_updates();
   if (!looks_now()) return;
@@ -57,6 +60,8 @@ StepAccounts::~StepAccounts() {
   }
   origin_step_over();
   session().runtime->on_step();
+  // While an error is under way the program is not searched.
+  if (std::this_thread::get_id() == session().owner) facts().after_step(/*may_search=*/std::uncaught_exceptions() == exceptions_);
 }
 
 }  // namespace koila

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/autograd/edge.h>
 
+#include <exception>
+
 namespace koila {
 
 // While it lives an outermost backward pass of the program runs. On the thread that runs it.
@@ -12,6 +14,9 @@ class StepAccounts {
   ~StepAccounts();
   StepAccounts(const StepAccounts&) = delete;
   StepAccounts& operator=(const StepAccounts&) = delete;
+
+ private:
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace koila

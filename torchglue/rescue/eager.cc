@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "torchglue/dispatch.h"
+#include "torchglue/facts/facts.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/boundary_store.h"
@@ -172,6 +173,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (!s.had_backward || s.engine_depth > 0 || c10::AutogradState::get_tls_state().get_grad_mode()) return;
+  if (op.schema().name().starts_with("aten::_fused_")) facts().on_fused_update();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     if (t.requires_grad() && t.is_leaf()) s.updated.insert(t.unsafeGetTensorImpl());
   });
@@ -283,8 +285,10 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
       return;
     }
   }
+  const auto results = torch::jit::last(*stack, stack->size() - arguments.bottom());
   if (traits.writes) note_updates(op, arguments.values());
-  s.tape.commit(arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+  if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
+  s.tape.commit(arguments.values(), results);
 }
 
 }  // namespace koila

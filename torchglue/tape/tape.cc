@@ -10,6 +10,7 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/tensor_memory.h"
@@ -492,6 +493,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     if (differentiable && !differentiable_) {
       differentiable_ = true;
       first_node_ = sequence_before_;
+      if (!replay_) facts().on_forward();
     }
     if (own_node) own_nodes_.emplace_back(sequence_before_, at::sequence_number::peek());
     ops_.push_back(std::move(*pending_));
@@ -573,6 +575,7 @@ void Tape::collect() {
     }
   }
 
+  facts().on_forgotten(ops_, values_, needed_op);
   compact(needed_value, needed_op);
   collect_at_ = std::max(kCollectAtLeast, ops_.size() + ops_.size() / 2);
 }

@@ -1,0 +1,103 @@
+"""The figures of the report against others': the program's own count, PyTorch's profiler, the kernel's."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import LIBRARY, ROOT, clean_environment
+
+FOLDER = Path(__file__).parent
+
+
+def run(tmp_path, *command, **variables):
+    """The command's last line of output, and its report."""
+    report = tmp_path / "report.json"
+    environment = clean_environment({"LD_PRELOAD": str(LIBRARY), "KOILA_REPORT": str(report)} | variables)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1], json.loads(report.read_text())
+
+
+@pytest.mark.parametrize("mode", ["track", "rescue"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_what_is_alive_is_told_by_category(tmp_path, optimizer, mode):
+    line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), optimizer, KOILA_MODE=mode)
+    expected, cpu = json.loads(line), report["devices"]["cpu"]
+    assert report["steps"] == 5
+    peak = cpu["peak_by_category"]
+    for name in ("parameters", "inputs", "activations"):
+        assert peak[name] == expected[name], name
+    # AdamW's step counters are tensors of four bytes.
+    assert peak["optimizer_state"] == expected["optimizer_state"]
+    # At the peak the second layer's gradients are there, or not yet.
+    assert 0 <= peak["gradients"] <= expected["gradients"]
+    assert cpu["peak_bytes"] * 0.98 <= sum(peak.values()) <= cpu["peak_bytes"]
+
+
+def test_a_step_in_micro_batches_is_told_by_category_too(tmp_path):
+    _, whole = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_MODE="track")
+    line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_MICROBATCH="256")
+    expected, peak = json.loads(line), report["devices"]["cpu"]["peak_by_category"]
+    assert peak["parameters"] == expected["parameters"]
+    assert peak["optimizer_state"] == expected["optimizer_state"]
+    assert peak["activations"] < whole["devices"]["cpu"]["peak_by_category"]["activations"] / 4
+
+
+def test_holders_at_the_peak_name_operators_and_lines(tmp_path):
+    _, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_STACKS="1")
+    holders = report["devices"]["cpu"]["holders"]
+    relu = [h for h in holders if h["op"] == "aten::relu"]
+    assert len(relu) == 1 and relu[0]["bytes"] == 4 * 2048 * 512 and relu[0]["category"] == "activations"
+    assert relu[0]["where"].splitlines()[0].startswith("tests/e2e/accounts.py:")
+    lines = (FOLDER / "accounts.py").read_text().splitlines()
+    number = int(relu[0]["where"].splitlines()[0].split(":")[1].split()[0])
+    assert "model(data)" in lines[number - 1]
+
+
+def test_without_asking_there_are_no_lines(tmp_path):
+    _, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "SGD")
+    assert all(holder["where"] == "" for holder in report["devices"]["cpu"]["holders"])
+
+
+PROFILED = """
+import ctypes, torch
+sys_live = ctypes.CDLL(None).koila_live_bytes
+sys_live.restype = ctypes.c_int64
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 10))
+kept = []
+before = sys_live(-1)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    for _ in range(3):
+        loss = model(torch.randn(32, 3, 8, 8)).sum()
+        loss.backward()
+        kept.append(torch.ones(1000))
+    after = sys_live(-1)
+profiled = sum(event.nbytes() for event in profile.profiler.kineto_results.events() if event.name() == "[memory]")
+print(after - before, profiled)
+"""
+
+
+def test_live_bytes_are_those_of_pytorchs_profiler(tmp_path):
+    line, _ = run(tmp_path, sys.executable, "-c", PROFILED, KOILA_MODE="track")
+    koilas, profilers = map(int, line.split())
+    assert koilas == profilers > 12_000
+
+
+RESIDENT = """
+import torch
+def resident():
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmRSS"))
+torch.ones(1)
+before = resident()
+kept = [torch.ones(1 << 20) for _ in range(64)]
+print(resident() - before)
+"""
+
+
+def test_live_bytes_are_resident(tmp_path):
+    line, report = run(tmp_path, sys.executable, "-c", RESIDENT, KOILA_MODE="track", KOILA_CPU_MEMORY="2GiB")
+    live = report["devices"]["cpu"]["live_bytes"]
+    assert live == 64 * 4 * (1 << 20) + 4 or live == 64 * 4 * (1 << 20)
+    assert abs(int(line) - live) < live / 50

@@ -1,0 +1,63 @@
+// How the program trains, as far as it shows: facts for the report's advice (ProgramFacts). Cheap by design: an operator pays a bit that is
+// tested, a step a few numbers, and only some steps are looked at closely.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/ArrayRef.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "torchglue/leaks/graph_watch.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+// What an operator shows of the step it is in; from any thread.
+struct SeenInStep {
+  std::atomic<bool> autocast{false};
+  std::atomic<bool> checkpoint{false};
+
+  static void note(std::atomic<bool>& seen) {
+    if (!seen.load(std::memory_order_relaxed)) seen.store(true, std::memory_order_relaxed);
+  }
+};
+inline SeenInStep seen_in_step;
+
+// On the thread that owns the session.
+class Facts {
+ public:
+  // The tape has its first node of a graph: a forward pass with gradients begins.
+  void on_forward();
+  // The tape forgets what nothing alive descends from, see unused_graphs().
+  void on_forgotten(const std::vector<TapeOp>& ops, const std::vector<TapeValue>& values, const std::vector<char>& needed_op);
+  // Results of a multi-tensor operator outside of graphs.
+  void on_foreach(at::ArrayRef<c10::IValue> results);
+  // A fused optimizer has written its parameters.
+  void on_fused_update() { fused_ = true; }
+  // An outermost backward pass begins, and has ended. Neither throws.
+  void before_backward(const torch::autograd::edge_list& roots);
+  void after_step(bool may_search);
+
+ private:
+  bool looks_closely() const { return steps_ < 8 || steps_ % 16 == 0; }
+  void look_at_gradients();
+  void look_at_graph(const torch::autograd::edge_list& roots);
+  void look_at_tape();
+  void name_leaks();
+
+  int64_t steps_ = 0;         // that have ended
+  size_t operators_ = 0;      // on the tape when a backward pass began, last time
+  bool looked_ = false;       // at gradients, in this step
+  bool fused_ = false;
+  int searches_ = 0;          // for the holders of leaks
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> leaves_;  // of the graph that was looked at last
+  GraphWatch graphs_;
+};
+
+Facts& facts();
+
+}  // namespace koila
