@@ -30,8 +30,10 @@ std::string read_arguments() {
   return arguments;
 }
 
-// A worker that Python's multiprocessing started afresh; its parent has the program's report.
-bool is_spawned_worker(const std::string& arguments) { return arguments.find("--multiprocessing-fork") != std::string::npos; }
+// A worker that Python's multiprocessing started afresh, or had a server fork; its parent has the program's report.
+bool is_spawned_worker(const std::string& arguments) {
+  return arguments.find("--multiprocessing-fork") != std::string::npos || arguments.find("from multiprocessing.forkserver import main") != std::string::npos;
+}
 
 bool is_writable_folder(const std::string& path) {
   struct stat status;
@@ -231,7 +233,7 @@ void Runtime::start_anew_after_fork() {
   // So is the parent's record, which is the parent's alone to write.
   record_.store(nullptr, std::memory_order_release);
   record_was_tried_.store(false);
-  sources_written_.store(0);
+  lists_written_.store(0);
   for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
   clock_ = RunClock();
   timelines_ = new Timelines;
@@ -315,11 +317,15 @@ void Runtime::write_devices() {
     write_device(*record, device);
     used_cuda = used_cuda || device != KOILA_CPU;
   }
-  if (!used_cuda) return;
+  ProgramFacts facts = findings_->facts();
+  facts.size_cache = config_.cache.empty() ? 0 : 1;
+  record->write_facts(facts);
   // These are many, and come by the second.
   const double now = clock_.coarse_now();
-  if (sources_written_.load() > 0 && now < sources_written_.load() + 1) return;
-  sources_written_.store(now);
+  if (lists_written_.load() > 0 && now < lists_written_.load() + 1) return;
+  lists_written_.store(now);
+  if (const std::vector<Leak> leaks = findings_->leaks(); !leaks.empty()) record->write_leaks(leaks);
+  if (!used_cuda) return;
   record->write_sources(device_memory_->sources());
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     if (device != KOILA_CPU && ledger_.of(device).requests() > 0) record->write_sizes(device, device_memory_->sizes(device));
@@ -395,7 +401,7 @@ void Runtime::at_exit() {
   RecordWriter* record = this->record();
   if (record == nullptr) return;
   try {
-    sources_written_.store(0);
+    lists_written_.store(0);
     for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
     write_devices();
     events_->end_record();

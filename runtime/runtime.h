@@ -166,7 +166,7 @@ class Runtime {
   StepSeries* steps_ = new StepSeries;
   std::atomic<RecordWriter*> record_{nullptr};
   std::atomic<bool> record_was_tried_{false};
-  std::atomic<double> sources_written_{0};
+  std::atomic<double> lists_written_{0};
   // The peak whose holders were written last, and when.
   struct WrittenPeak {
     std::atomic<std::int64_t> bytes{0};

@@ -78,7 +78,7 @@ def forks(count):
     children = [killed_in(draw.uniform(0, 0.05)) for _ in range(count)]
     idle = os.fork()
     if idle == 0:
-        torch.ones(1 << 20).sum()
+        torch.ones(1 << 10).sum()
         sys.exit()
     os.waitpid(idle, 0)
     print(json.dumps({"parent": os.getpid(), "children": children, "idle": idle}))

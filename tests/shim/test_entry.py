@@ -225,10 +225,11 @@ class TestChildren:
             "    print(sum(x.sum().item() for (x,) in loader))\n"
         )
         preload = request.getfixturevalue(which)
-        done = preload.run(sys.executable, str(script), start, KOILA_CPU_MEMORY="1GiB")
+        done = preload.run(sys.executable, str(script), start, KOILA_CPU_MEMORY="1GiB", TMPDIR=str(tmp_path))
         assert (done.returncode, done.stdout) == (0, "2016.0\n")
         heads = [line for line in done.stderr.splitlines() if "; mode" in line]
         assert len(heads) == 1, "the program's own report and none of a worker"
+        assert not list(tmp_path.glob("koila-*/*")), "no record of a worker"
         assert len(koila_lines(done.stderr)) == len(done.stderr.splitlines()), done.stderr
 
     def test_python_children_with_torch(self, fake: Preload) -> None:
