@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 sys.path.insert(0, "scripts/lib")
 from koila_abi import Koila  # noqa: E402
 
-STEPS = 6
+STEPS = 20  # the graph is walked in every 16th step
 seen = {}
 
 
@@ -31,6 +31,9 @@ def train(name, optimizer=torch.optim.Adam, forward=None, before=None, after=Non
         loss.backward()
         if step % accumulate == accumulate - 1:
             optimizer.step()
+    if name not in ("zeroed", "zeroed_late"):
+        optimizer.zero_grad()
+    model(torch.randn(512, 64, dtype=dtype)).square().mean().backward()  # what the last update did is seen by then
     seen[name] = Koila().report()["facts"]
 
 

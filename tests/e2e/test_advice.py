@@ -83,7 +83,7 @@ def seen():
 
 def test_a_plain_program_shows_nothing():
     for name in ("nothing", "accumulating", "no_grad"):
-        assert not any(seen()[name].values()), name
+        assert not any(seen()[name].values()), (name, seen()[name])
 
 
 # Facts that the first step of each kind must show, by what was not there in the kind before it.
@@ -113,7 +113,7 @@ def test_figures_of_what_was_seen():
     assert facts["half_parameters_bytes"] == parameters * 2
     assert facts["foreach_bytes"] == parameters * 4
     assert facts["kept_gradients_bytes"] == parameters * 4
-    assert facts["autocast"] == 6
-    assert facts["checkpoints"] == 12
-    assert facts["fused_optimizer"] >= 5  # the last update may come after the last look
+    assert facts["autocast"] == 20
+    assert 20 < facts["checkpoints"] <= 40  # the reentrant kind is seen in the steps whose graph is walked
+    assert facts["fused_optimizer"] == 20
     assert 512 * 64 * 4 * 8 <= facts["graph_in_evaluation_bytes"] <= 512 * 64 * 4 * 9
