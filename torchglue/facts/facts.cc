@@ -40,11 +40,11 @@ void Facts::on_forward() {
 // Gradients that an update has used and that are there still, when the next graph begins. Where nothing was updated they are being accumulated.
 void Facts::look_at_gradients() {
   looked_ = true;
-  if (!looks_closely() || session().updated.empty()) return;
+  if (session().updated.empty()) return;
   int64_t parameters = 0, gradients = 0;
   for (const auto& weak : leaves_) {
     auto impl = weak.lock();
-    if (!impl) continue;
+    if (!impl || session().updated.count(impl.get()) == 0) continue;
     const at::Tensor leaf(std::move(impl));
     parameters += static_cast<int64_t>(leaf.nbytes());
     const at::Tensor& gradient = leaf.grad();

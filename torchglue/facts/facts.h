@@ -43,6 +43,7 @@ class Facts {
   void after_step(bool may_search);
 
  private:
+  // Whether the graph is walked: its leaves seldom change.
   bool looks_closely() const { return steps_ < 8 || steps_ % 16 == 0; }
   void look_at_gradients();
   void look_at_graph(const torch::autograd::edge_list& roots);
