@@ -124,6 +124,12 @@ bool read_report(const std::string& value, Config& config, std::string& used) {
   return all_good;
 }
 
+bool read_record_path(const std::string& value, Config& config, std::string&) {
+  config.keeps_record = value != "off";
+  config.record = config.keeps_record ? value : "";
+  return true;
+}
+
 bool read_log(const std::string& value, Config& config, std::string&) {
   const auto level = parse_log_level(value);
   if (level) config.log_level = *level;
@@ -185,6 +191,7 @@ constexpr Variable kVariables[] = {
      read_device_memory},
     {"KOILA_REPORT", "off, or stderr and paths that end in .txt or .json, with commas (.html, .csv, .pickle: not yet written)", "stderr",
      read_report},
+    {"KOILA_RECORD", "off or a path", "a file in the temporary folder", read_record_path},
     {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
     {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},

@@ -43,6 +43,8 @@ struct Config {
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
   std::string rules;      // a file of placement rules; empty: none
+  bool keeps_record = true;
+  std::string record;     // the file of the run's record, with %p and %h as written; empty: one in the folder of records
   std::string cache;      // a file of learned micro-batch sizes, with %p and %h as written; empty: none
   int policy = KOILA_POLICY_MODEL;
   int ladder = KOILA_RUNGS_ALL;

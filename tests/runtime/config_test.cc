@@ -28,6 +28,8 @@ TEST(Config, DefaultsWithoutVariables) {
   ASSERT_EQ(parsed.config.reports.size(), 1U);
   EXPECT_EQ(parsed.config.reports[0].kind, ReportTarget::Kind::kStderr);
   EXPECT_FALSE(parsed.config.inject);
+  EXPECT_TRUE(parsed.config.keeps_record);
+  EXPECT_EQ(parsed.config.record, "");
   EXPECT_EQ(parsed.config.cache, "");
   EXPECT_EQ(parsed.config.policy, KOILA_POLICY_MODEL);
   EXPECT_EQ(parsed.config.ladder, 0b0111);
@@ -38,6 +40,7 @@ TEST(Config, ReadsEveryVariable) {
                                      {"KOILA_MICROBATCH", "7"},
                                      {"KOILA_CPU_MEMORY", "512MiB"},
                                      {"KOILA_REPORT", "a.json, b.txt,stderr"},
+                                     {"KOILA_RECORD", "run-%p.koila"},
                                      {"KOILA_LOG", "debug"},
                                      {"KOILA_LOG_FILE", "koila.log"},
                                      {"KOILA_SPILL_DIR", "/spill"},
