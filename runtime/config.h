@@ -28,7 +28,7 @@ struct DeviceBudget {
 };
 
 struct ReportTarget {
-  enum class Kind { kStderr, kText, kJson };
+  enum class Kind { kStderr, kText, kJson, kHtml, kCsv, kPickle };
   Kind kind = Kind::kStderr;
   std::string path;  // with %p and %h as written; empty for kStderr
 };
@@ -90,7 +90,7 @@ std::string expand_path(const std::string& path);
 // A log level by spdlog's name; nothing when there is no such level.
 std::optional<int> parse_log_level(const std::string& name);
 
-// A report target by its suffix or as `stderr`; nothing when the suffix is of no format written so far.
+// A report target by its suffix or as `stderr`; nothing when the suffix is of no form there is.
 std::optional<ReportTarget> parse_report_target(const std::string& path);
 
 }  // namespace koila

@@ -108,14 +108,6 @@ std::vector<Change> compare_full_batch(const ReportData& before, const ReportDat
   return by_size(changes);
 }
 
-const char* end_name(RunEnd end) {
-  switch (end) {
-    case RunEnd::kRunning: return "running";
-    case RunEnd::kCutOff: return "cut off";
-    default: return "ended";
-  }
-}
-
 // A line where not all runs say the same.
 template <class F>
 void add_difference(const std::vector<NamedRun>& runs, const char* name, F&& of, std::vector<std::string>& lines) {

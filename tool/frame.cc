@@ -13,14 +13,6 @@ namespace {
 constexpr int kNarrowest = 20;
 constexpr std::size_t kShownEvents = 8;
 
-const char* end_of(RunEnd end) {
-  switch (end) {
-    case RunEnd::kRunning: return "running";
-    case RunEnd::kCutOff: return "cut off";
-    default: return "ended";
-  }
-}
-
 std::string duration(double seconds) {
   const auto whole = static_cast<long long>(seconds);
   char text[48];
@@ -103,7 +95,7 @@ double recent_rate(const ReportData& data, double seconds) {
 std::vector<std::string> frame(const Moment& moment, int columns, int rows, bool colour) {
   const ReportData& data = moment.data;
   Lines lines(columns, colour);
-  lines.add("koila top   pid " + std::to_string(data.pid) + "   " + end_of(data.end) + "   " + duration(data.seconds) + "   mode " + mode_name(data.mode) +
+  lines.add("koila top   pid " + std::to_string(data.pid) + "   " + end_name(data.end) + "   " + duration(data.seconds) + "   mode " + mode_name(data.mode) +
                 (data.torch_version.empty() ? "" : "   torch " + data.torch_version),
             data.end == RunEnd::kRunning ? "\033[7m" : "\033[7;31m");
   lines.add(data.command);

@@ -1,5 +1,4 @@
 // koila report: a run's report from a JSON file, a record or a process, in any form; or several runs side by side.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,14 +44,6 @@ std::string write_to(const std::string& path, const std::string& text) {
   const std::string problem = failed();
   if (plain) std::remove(partial.c_str());
   return problem;
-}
-
-TextStyle style_of(int file) {
-  TextStyle style;
-  style.colour = wants_colour(file);
-  winsize size = {};
-  if (ioctl(file, TIOCGWINSZ, &size) == 0) style.columns = size.ws_col;
-  return style;
 }
 
 int list_records() {

@@ -83,7 +83,9 @@ std::string cut(const std::string& text, int columns) {
 }
 
 Screen::Screen() {
-  quit = resized = stopped = 0;
+  quit = 0;
+  resized = 0;
+  stopped = 0;
   has_before = tcgetattr(STDIN_FILENO, &before) == 0;
   // They come while we wait, and at no other time: so none is lost between a look and the wait.
   sigset_t ours;
