@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace koila::tool {
 
@@ -21,6 +24,21 @@ std::optional<std::string> read_file(const std::string& path, std::size_t most) 
   }
   close(file);
   return text;
+}
+
+std::string write_whole(const std::string& path, const std::string& text) {
+  if (path == "-") return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? "" : "cannot write to stdout";
+  const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
+  const auto failed = [&] { return "cannot write " + path + ": " + std::strerror(errno); };
+  // What is there and is no file, such as a device, is written to as it is.
+  const bool plain = is_file(path) || access(path.c_str(), F_OK) != 0;
+  std::FILE* file = std::fopen((plain ? partial : path).c_str(), "we");
+  if (file == nullptr) return failed();
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) == 0 && written && (!plain || std::rename(partial.c_str(), path.c_str()) == 0)) return "";
+  const std::string problem = failed();
+  if (plain) std::remove(partial.c_str());
+  return problem;
 }
 
 bool is_file(const std::string& path) {

@@ -13,6 +13,9 @@ namespace koila::tool {
 // The first `most` bytes of a file, or of one in /proc; nothing when it cannot be opened.
 std::optional<std::string> read_file(const std::string& path, std::size_t most = std::size_t{64} << 20);
 
+// Beside `path`, and then in its place: never half a file. "-" is stdout. "" when all went well, else what did not.
+std::string write_whole(const std::string& path, const std::string& text);
+
 bool is_file(const std::string& path);
 bool is_folder(const std::string& path);
 

@@ -10,7 +10,7 @@
 namespace koila::tool {
 namespace {
 
-constexpr int kNarrowest = 20;
+constexpr int kNarrowest = 30;
 constexpr std::size_t kShownEvents = 8;
 
 std::string duration(double seconds) {
@@ -27,6 +27,17 @@ class Lines {
   void add(const std::string& text, const char* code = "") {
     const std::string line = cut(printable(text), columns_);
     lines_.push_back(colour_ && *code != '\0' ? code + line + "\033[0m" : line);
+  }
+  // Over as many lines as it takes, the further ones set in.
+  void wrap(const std::string& text, std::size_t indent, const char* code = "") {
+    std::string rest = printable(text);
+    while (true) {
+      std::string line = cut(rest, columns_);
+      if (line.size() == rest.size()) return add(rest, code);
+      if (const std::size_t space = line.rfind(' '); space != std::string::npos && space > indent) line.resize(space);
+      add(line, code);
+      rest = std::string(indent, ' ') + rest.substr(std::min(rest.find_first_not_of(' ', line.size()), rest.size()));
+    }
   }
   int columns() const { return columns_; }
   std::vector<std::string> take() { return std::move(lines_); }
@@ -46,8 +57,6 @@ std::string steps_line(const Moment& moment) {
     line += rate;
   }
   line += "   rescues " + std::to_string(events.rescues) + "   refusals " + std::to_string(events.refusals);
-  if (events.last_region.micro_batch > 0)
-    line += "   micro-batch " + std::to_string(events.last_region.micro_batch) + " of " + std::to_string(events.last_region.batch) + " rows";
   if (moment.resident_bytes > 0) line += "   RSS " + format_bytes(moment.resident_bytes);
   return line;
 }
@@ -65,7 +74,7 @@ void add_device(const DeviceFigures& device, Lines& lines) {
   for (int category = 0; category < KOILA_CATEGORIES; ++category)
     if (device.live_by_category[category] > 0)
       categories += std::string(categories.empty() ? "" : ", ") + category_name(category) + " " + format_bytes(device.live_by_category[category]);
-  if (!categories.empty()) lines.add("        " + categories);
+  if (!categories.empty()) lines.wrap("        " + categories, 8);
   if (device.outside_bytes > 0) lines.add("        kept outside: " + format_bytes(device.outside_bytes));
 }
 
@@ -100,6 +109,8 @@ std::vector<std::string> frame(const Moment& moment, int columns, int rows, bool
             data.end == RunEnd::kRunning ? "\033[7m" : "\033[7;31m");
   lines.add(data.command);
   lines.add(steps_line(moment), data.events.refusals > 0 ? "\033[31m" : "");
+  if (const koila_region_event& last = data.events.last_region; last.micro_batch > 0)
+    lines.add("micro-batch " + std::to_string(last.micro_batch) + " of " + std::to_string(last.batch) + " rows");
   lines.add("");
   for (const DeviceFigures& device : data.devices) add_device(device, lines);
   if (data.devices.empty()) lines.add("no memory asked for yet");
@@ -112,11 +123,11 @@ std::vector<std::string> frame(const Moment& moment, int columns, int rows, bool
     for (std::size_t i = 0; i < std::min(events.size(), kShownEvents); ++i) {
       char at[48];
       std::snprintf(at, sizeof at, "%8.1f s  ", events[i].at);
-      lines.add(at + describe(events[i]) + (events[i].count > 1 ? " (" + std::to_string(events[i].count) + " times)" : ""),
-                events[i].outcome == KOILA_REFUSED ? "\033[31m" : "");
+      lines.wrap(at + describe(events[i]) + (events[i].count > 1 ? " (" + std::to_string(events[i].count) + " times)" : ""),
+                 12, events[i].outcome == KOILA_REFUSED ? "\033[31m" : "");
     }
   }
-  for (const std::string& note : data.events.notes) lines.add("note: " + note, "\033[33m");
+  for (const std::string& note : data.events.notes) lines.wrap("note: " + note, 6, "\033[33m");
 
   std::vector<std::string> all = lines.take();
   if (static_cast<int>(all.size()) > std::max(rows, 1)) all.resize(static_cast<std::size_t>(std::max(rows, 1)));

@@ -20,6 +20,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"run", "run a program under koila", run_command},
     Subcommand{"report", "tell where a run's memory went, or what differs between runs", report_command},
     Subcommand{"top", "show a process's memory while it runs", top_command},
+    Subcommand{"probe", "find the largest batch that fits, without koila and with", probe_command},
     Subcommand{"doctor", "say why koila would not work for a program, or does not in a process", doctor_command},
 };
 

@@ -1,9 +1,7 @@
 // koila report: a run's report from a JSON file, a record or a process, in any form; or several runs side by side.
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <set>
 
@@ -14,6 +12,7 @@
 #include "tool/command_line.h"
 #include "tool/compare.h"
 #include "tool/files.h"
+#include "tool/screen.h"
 #include "tool/source.h"
 
 namespace koila::tool {
@@ -30,22 +29,6 @@ Examples:
 
 OUT may be - for stdout. The exit status is 1 when a run cannot be read, 2 for a wrong command line.)";
 
-// Beside OUT, and then in its place: never half a report. "" when all went well.
-std::string write_to(const std::string& path, const std::string& text) {
-  if (path == "-") return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? "" : "cannot write to stdout";
-  const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
-  const auto failed = [&] { return "cannot write " + path + ": " + std::strerror(errno); };
-  // What is there and is no file, such as a device, is written to as it is.
-  const bool plain = is_file(path) || access(path.c_str(), F_OK) != 0;
-  std::FILE* file = std::fopen((plain ? partial : path).c_str(), "we");
-  if (file == nullptr) return failed();
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) == 0 && written && (!plain || std::rename(partial.c_str(), path.c_str()) == 0)) return "";
-  const std::string problem = failed();
-  if (plain) std::remove(partial.c_str());
-  return problem;
-}
-
 int list_records() {
   const std::vector<FoundRecord> records = find_records();
   if (records.empty()) {
@@ -59,7 +42,7 @@ int list_records() {
     if (read.data) {
       const std::time_t started = static_cast<std::time_t>(read.data->started);
       std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", std::localtime(&started));
-      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + read.data->command;
+      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + printable(read.data->command);
     }
     std::printf("%-8lld %-8s %-20s %s\n         %s\n", static_cast<long long>(record.pid), record.alive ? "running" : "cut off", when, what.c_str(),
                 record.path.c_str());
@@ -75,7 +58,7 @@ struct Outputs {
 int write_all(const std::vector<std::pair<std::string, std::string>>& texts) {
   int status = kDone;
   for (const auto& [path, text] : texts) {
-    const std::string problem = write_to(path, text);
+    const std::string problem = write_whole(path, text);
     if (problem.empty()) continue;
     fail(problem);
     status = kFoundProblem;

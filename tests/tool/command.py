@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 KOILA = ROOT / "build" / "tool" / "koila"
 LIBRARY = ROOT / "build" / "lib" / "libkoila.so"
 MLP = str(ROOT / "examples" / "digits_mlp.py")
+TINY = str(ROOT / "tests" / "tool" / "tiny.py")
 
 
 def clean_environment(**more: str) -> dict[str, str]:
