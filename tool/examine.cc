@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "runtime/record/record.h"
 #include "runtime/rule_text.h"
 #include "runtime/torch_release.h"
 #include "tool/elf_file.h"
@@ -131,6 +132,7 @@ void examine_variables(const Environment& environment, Findings& findings) {
     if (!target.path.empty()) examine_folder_of("KOILA_REPORT", target.path, findings);
   if (!config.log_file.empty()) examine_folder_of("KOILA_LOG_FILE", config.log_file, findings);
   if (!config.cache.empty()) examine_folder_of("KOILA_CACHE", config.cache, findings);
+  if (!config.record.empty() && config.record != "off") examine_folder_of("KOILA_RECORD", config.record, findings);
   if (!own.empty() && !has_problem(findings)) {
     std::vector<std::string> words;
     for (const auto& [name, value] : own) words.push_back(name + "=" + value);
@@ -226,6 +228,9 @@ Findings examine_gpu(const GpuFacts& gpu, const TorchFacts& torch) {
 
 Findings examine_environment(const Environment& environment) {
   Findings findings;
+  if (value_in(environment, "KOILA_RECORD").empty())
+    if (const std::string bad = prepare_record_folder(); !bad.empty())
+      findings.push_back(warning("no record can be kept: " + bad, "set TMPDIR to a folder that can be written, or KOILA_RECORD"));
   for (const std::string& entry : split(value_in(environment, "LD_PRELOAD"), " :")) {
     if (name_of(entry) == "libkoila.so") continue;
     if (entry.find('/') != std::string::npos && !is_file(entry))

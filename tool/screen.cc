@@ -47,8 +47,8 @@ void enter() {
 }
 
 void leave() {
-  put(kLeave);
   if (has_before) tcsetattr(STDIN_FILENO, TCSANOW, &before);
+  put(kLeave);
 }
 
 // Ctrl-Z: the shell gets its terminal, until it wants us back.

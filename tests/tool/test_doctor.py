@@ -84,6 +84,13 @@ def test_wrappers_wrong_variables_and_missing_programs(tmp_path: pathlib.Path) -
     assert missing.returncode == 1 and "no-such-program: command not found" in missing.stdout
 
 
+def test_no_place_for_a_record(tmp_path: pathlib.Path) -> None:
+    (tmp_path / f"koila-{os.getuid()}").write_text("in the way")
+    result = koila("doctor", "--", "true", TMPDIR=str(tmp_path))
+    assert "no record can be kept" in result.stdout
+    assert "no record can be kept" not in koila("doctor", "--", "true", TMPDIR=str(tmp_path), KOILA_RECORD="off").stdout
+
+
 def test_python_without_torch(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train.py"
     script.touch()

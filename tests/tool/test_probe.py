@@ -8,7 +8,7 @@ import time
 
 from command import TINY, koila, make_executable
 
-RANGE = ("--cpu-memory", "1MiB", "--start", "512", "--min", "256", "--max", "4096", "--within", "100", "--steps", "2")
+RANGE = ("--cpu-memory", "1MiB", "--start", "512", "--min", "512", "--max", "2048", "--within", "100", "--steps", "2")
 
 
 def test_finds_what_fits_without_koila_and_with(tmp_path: pathlib.Path) -> None:
@@ -59,7 +59,7 @@ def test_wrong_use() -> None:
 def test_memory_that_runs_out_elsewhere_and_too_slow_programs(tmp_path: pathlib.Path) -> None:
     memory = fake_program(tmp_path, 'echo "RuntimeError: CUDA error: out of memory" >&2; exit 1\n')
     result = koila("probe", *RANGE, "--", memory, "{}")
-    assert result.returncode == 1 and "largest batch without koila: none from 256 on" in result.stdout
+    assert result.returncode == 1 and "largest batch without koila: none from 512 on" in result.stdout
     # Its children go with it.
     slow = fake_program(tmp_path, f"sleep 1000 &\necho $! > {tmp_path}/sleeper\nwait\n")
     result = koila("probe", "--cpu-memory", "1MiB", "--max", "1", "--timeout", "0.3", "--", slow, "{}")

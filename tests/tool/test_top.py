@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import pty
+import re
 import select
 import signal
 import struct
@@ -14,7 +15,6 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 
-import pytest
 from command import KOILA, TINY, clean_environment, koila
 
 
@@ -71,6 +71,10 @@ def test_one_frame(tmp_path: pathlib.Path) -> None:
             assert f"pid {process.pid}   running" in result.stdout
             assert "budget 64.0 MiB" in result.stdout and "RSS" in result.stdout and TINY in result.stdout
             assert "\033" not in result.stdout
+        with training(tmp_path) as other:
+            result = koila("top", "--once", TMPDIR=str(tmp_path))
+            assert result.returncode == 1
+            assert str(process.pid) in result.stderr and str(other.pid) in result.stderr
 
 
 def test_nothing_to_show(tmp_path: pathlib.Path) -> None:
@@ -80,43 +84,36 @@ def test_nothing_to_show(tmp_path: pathlib.Path) -> None:
     assert koila("top", "--interval", "0").returncode == 2
 
 
-def test_several_processes_are_named(tmp_path: pathlib.Path) -> None:
-    with training(tmp_path) as one, training(tmp_path) as other:
-        result = koila("top", "--once", TMPDIR=str(tmp_path))
-        assert result.returncode == 1
-        assert str(one.pid) in result.stderr and str(other.pid) in result.stderr
+def steps_drawn(text: str) -> set[str]:
+    return {part.split()[0] for part in text.split("steps ")[1:] if part.split()}
 
 
-@pytest.mark.parametrize("ending", ["q", "\x03", "SIGTERM"])
-def test_live_until_told_to_end(tmp_path: pathlib.Path, ending: str) -> None:
+def test_live_until_told_to_end(tmp_path: pathlib.Path) -> None:
     with training(tmp_path) as process:
-        terminal = Terminal("top", "--interval", "0.1", TMPDIR=str(tmp_path))
-        before = terminal.settings()
-        # Frames with different numbers of steps: it is live.
-        steps = lambda text: {part.split()[0] for part in text.split("steps ")[1:] if part.split()}  # noqa: E731
-        text = terminal.read_until(lambda text: len(steps(text)) >= 3)
-        assert len(steps(text)) >= 3
-        assert "\033[?1049h" in text and "\033[?1049l" not in text
-        assert not terminal.settings()[3] & termios.ECHO
-        if ending == "SIGTERM":
-            os.kill(terminal.pid, signal.SIGTERM)
-        else:
-            os.write(terminal.end, ending.encode())
-        text = terminal.read_until(lambda text: "\033[?1049l" in text)
-        assert "\033[?25h" in text
-        assert terminal.settings()[3] == before[3]
-        assert terminal.exit_status() == 0
+        for ending in (b"q", b"\x03", signal.SIGTERM):
+            terminal = Terminal("top", "--interval", "0.1", TMPDIR=str(tmp_path))
+            before = terminal.settings()
+            # Frames with different numbers of steps: it is live.
+            text = terminal.read_until(lambda text: len(steps_drawn(text)) >= 3)
+            assert len(steps_drawn(text)) >= 3
+            assert "\033[?1049h" in text and "\033[?1049l" not in text
+            assert not terminal.settings()[3] & termios.ECHO
+            if isinstance(ending, bytes):
+                os.write(terminal.end, ending)
+            else:
+                os.kill(terminal.pid, ending)
+            text = terminal.read_until(lambda text: "\033[?1049l" in text)
+            assert "\033[?25h" in text
+            assert terminal.settings()[3] == before[3]
+            assert terminal.exit_status() == 0
         assert process.poll() is None
 
-
-def test_resize(tmp_path: pathlib.Path) -> None:
-    with training(tmp_path):
         terminal = Terminal("top", "--interval", "30", columns=120, TMPDIR=str(tmp_path))
         terminal.read_until(lambda text: "steps " in text)
         terminal.text = ""
         terminal.resize(40, 5)
         frame = terminal.read_until(lambda text: "\033[J" in text).split("\033[H")[-1].split("\033[J")[0]
-        lines = [line.replace("\033[K", "").replace("\033[7m", "").replace("\033[1m", "").replace("\033[0m", "") for line in frame.split("\r\n")]
+        lines = re.sub("\033\\[[0-9;]*[mK]|\r", "", frame).split("\n")
         assert len(lines) == 5 and all(len(line) <= 40 for line in lines), lines
         os.write(terminal.end, b"q")
         assert terminal.exit_status() == 0
