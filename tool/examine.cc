@@ -132,7 +132,7 @@ void examine_variables(const Environment& environment, Findings& findings) {
     if (!target.path.empty()) examine_folder_of("KOILA_REPORT", target.path, findings);
   if (!config.log_file.empty()) examine_folder_of("KOILA_LOG_FILE", config.log_file, findings);
   if (!config.cache.empty()) examine_folder_of("KOILA_CACHE", config.cache, findings);
-  if (!config.record.empty() && config.record != "off") examine_folder_of("KOILA_RECORD", config.record, findings);
+  if (!config.record.empty()) examine_folder_of("KOILA_RECORD", config.record, findings);
   if (!own.empty() && !has_problem(findings)) {
     std::vector<std::string> words;
     for (const auto& [name, value] : own) words.push_back(name + "=" + value);
