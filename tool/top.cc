@@ -95,6 +95,7 @@ int watch(const OpenRecord& record, Moment moment, double interval) {
       if (event == Screen::Event::kQuit) return kDone;
       if (event == Screen::Event::kResize) continue;
       if (ReadRecord read = record.read(); read.data) moment = moment_of(std::move(*read.data));
+      else if (!is_folder("/proc/" + std::to_string(moment.data.pid))) moment.data.end = RunEnd::kCutOff;  // the file is no more what it was
     }
   }
   print(moment, wants_colour(STDOUT_FILENO));

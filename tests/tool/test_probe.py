@@ -60,8 +60,8 @@ def test_memory_that_runs_out_elsewhere_and_too_slow_programs(tmp_path: pathlib.
     memory = fake_program(tmp_path, 'echo "RuntimeError: CUDA error: out of memory" >&2; exit 1\n')
     result = koila("probe", *RANGE, "--", memory, "{}")
     assert result.returncode == 1 and "largest batch without koila: none from 512 on" in result.stdout
-    # Its children go with it.
-    slow = fake_program(tmp_path, f"sleep 1000 &\necho $! > {tmp_path}/sleeper\nwait\n")
+    # Its children go with it, even such as do not heed SIGTERM.
+    slow = fake_program(tmp_path, f"(trap '' TERM; exec sleep 1000) &\necho $! > {tmp_path}/sleeper\nwait\n")
     result = koila("probe", "--cpu-memory", "1MiB", "--max", "1", "--timeout", "0.3", "--", slow, "{}")
     assert "too slow" in result.stderr
     sleeper = pathlib.Path(f"/proc/{(tmp_path / 'sleeper').read_text().strip()}")

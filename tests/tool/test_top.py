@@ -108,7 +108,7 @@ def test_live_until_told_to_end(tmp_path: pathlib.Path) -> None:
             assert terminal.exit_status() == 0
         assert process.poll() is None
 
-        terminal = Terminal("top", "--interval", "30", columns=120, TMPDIR=str(tmp_path))
+        terminal = Terminal("top", "--interval", "600", columns=120, TMPDIR=str(tmp_path))
         terminal.read_until(lambda text: "steps " in text)
         terminal.text = ""
         terminal.resize(40, 5)
