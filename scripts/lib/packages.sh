@@ -9,6 +9,7 @@ needed_packages=(
   'libfmt-dev header:fmt/format.h'
   'nlohmann-json3-dev header:nlohmann/json.hpp'
   'libgtest-dev header:gtest/gtest.h'
+  'cmake command:cmake'
 )
 
 is_there() {
