@@ -245,6 +245,12 @@ ParsedConfig parse_config(const Environment& environment) {
   return parsed;
 }
 
+std::vector<VariableForm> variable_forms() {
+  std::vector<VariableForm> forms;
+  for (const Variable& variable : kVariables) forms.push_back({variable.name, variable.form, variable.fallback});
+  return forms;
+}
+
 Environment koila_environment() {
   Environment environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

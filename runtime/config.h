@@ -71,6 +71,14 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 // Looks at the names that start with KOILA_. An empty value counts as not set.
 ParsedConfig parse_config(const Environment& environment);
 
+// What is accepted for a variable, and what stands in for a value that is not: "off, track, rescue or lazy", "rescue".
+struct VariableForm {
+  const char* name;
+  const char* form;
+  const char* fallback;
+};
+std::vector<VariableForm> variable_forms();
+
 // This process's environment, KOILA_* only, in its order.
 Environment koila_environment();
 

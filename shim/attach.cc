@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/cabi.h"
+#include "runtime/torch_release.h"
 #include "shim/resolve.h"
 #include "shim/torch_version.h"
 

@@ -1,4 +1,4 @@
-// Which torch a process runs, read without its headers and without Python.
+// Which torch this process runs.
 #ifndef KOILA_SHIM_TORCH_VERSION_H_
 #define KOILA_SHIM_TORCH_VERSION_H_
 
@@ -6,18 +6,8 @@
 
 namespace koila::shim {
 
-// Such as "2.13.0+cpu": from `version.py` of the torch package around the loaded libraries, else from `build-version` of a LibTorch
-// distribution; "" when neither is there.
+// Such as "2.13.0+cpu", of the package or distribution around the loaded libraries; "" when it cannot be told.
 std::string torch_version();
-
-// The first line of the file beside the adapter that says which torch it was built for; "" when it cannot be read.
-std::string built_for(const std::string& path);
-
-// Whether both have the same ABI: equal up to the local part ("+cpu"). An unknown version is like no other.
-bool same_torch(const std::string& a, const std::string& b);
-
-// `__version__ = '...'` of a torch/version.py.
-std::string parse_version_py(const std::string& text);
 
 }  // namespace koila::shim
 

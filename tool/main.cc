@@ -1,19 +1,75 @@
-// Placeholder until the command is merged.
-#include <unistd.h>
-
+// koila: runs programs under koila, and tells where their memory went.
+#include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
+#include <exception>
 #include <string>
 
-int main(int argc, char** argv) {
-  const std::string first = argc > 1 ? argv[1] : "";
-  if (first == "--version") return std::puts("koila " KOILA_VERSION), 0;
-  if (first == "run" && argc > 3) {
-    const auto own = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-    const auto library = std::filesystem::weakly_canonical(own / KOILA_LIB_FROM_BIN / "libkoila.so");
-    setenv("LD_PRELOAD", library.c_str(), 1);
-    execvp(argv[3], argv + 3);
+#include "tool/command_line.h"
+#include "tool/library.h"
+
+namespace koila::tool {
+namespace {
+
+struct Subcommand {
+  const char* name;
+  const char* summary;
+  int (*run)(const Words&);
+};
+
+constexpr std::array kSubcommands = {
+    Subcommand{"run", "run a program under koila", run_command},
+    Subcommand{"doctor", "say why koila would not work for a program, or does not in a process", doctor_command},
+};
+
+void print_help() {
+  std::printf("koila keeps an unmodified PyTorch program alive when memory runs out, and tells where its memory went.\n\nUsage: koila COMMAND ...\n\n");
+  for (const Subcommand& command : kSubcommands) std::printf("  %-8s %s\n", command.name, command.summary);
+  std::printf("\nkoila COMMAND --help says more, with examples. koila --version tells the version.\n"
+              "Exit status: the program's own for koila run; else 0, 1 where a problem was found, 2 for a wrong command line.\n");
+}
+
+void print_version() {
+  const Library library = find_library("");
+  std::printf("koila %s\n", KOILA_VERSION);
+  if (library.path.empty()) std::printf("libkoila.so was not found\n");
+  else std::printf("%s, adapter for torch %s\n", library.path.c_str(), library.built_for.empty() ? "missing" : library.built_for.c_str());
+}
+
+int dispatch(Words words) {
+  if (words.empty()) {
+    print_help();
+    return kWrongUse;
   }
-  return 2;
+  std::string name = words[0];
+  words.erase(words.begin());
+  if (name == "--version" || name == "-V" || name == "version") {
+    print_version();
+    return kDone;
+  }
+  if (name == "help" || name == "--help" || name == "-h") {
+    if (words.empty()) {
+      print_help();
+      return kDone;
+    }
+    name = words[0];
+    words = {"--help"};
+  }
+  Words names;
+  for (const Subcommand& command : kSubcommands) {
+    if (name == command.name) return command.run(words);
+    names.push_back(command.name);
+  }
+  const std::string near = nearest(name, names);
+  return fail("no command " + name + (near.empty() ? "" : "; did you mean koila " + near + "?") + " See koila help");
+}
+
+}  // namespace
+}  // namespace koila::tool
+
+int main(int argc, char** argv) {
+  try {
+    return koila::tool::dispatch(koila::tool::Words(argv + (argc > 0 ? 1 : 0), argv + argc));
+  } catch (const std::exception& error) {
+    return koila::tool::fail(error.what());
+  }
 }

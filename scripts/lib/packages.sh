@@ -8,6 +8,7 @@ needed_packages=(
   'libspdlog-dev header:spdlog/spdlog.h'
   'libfmt-dev header:fmt/format.h'
   'nlohmann-json3-dev header:nlohmann/json.hpp'
+  'libcli11-dev header:CLI/App.hpp'
   'libgtest-dev header:gtest/gtest.h'
   'cmake command:cmake'
 )

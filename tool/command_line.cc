@@ -1,0 +1,115 @@
+#include "tool/command_line.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <string_view>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "tool/files.h"
+
+namespace koila::tool {
+namespace {
+
+int edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+class Formatter : public CLI::Formatter {
+ public:
+  explicit Formatter(std::string usage) : usage_(std::move(usage)) {}
+  std::string make_usage(const CLI::App*, std::string) const override { return "Usage: " + usage_ + "\n"; }
+
+ private:
+  std::string usage_;
+};
+
+Words option_names(const CLI::App& app) {
+  Words names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+int unknown_option(const CLI::App& app, const std::string& word) {
+  const std::string near = nearest(word.substr(0, word.find('=')), option_names(app));
+  return fail("no option " + word + (near.empty() ? "" : "; did you mean " + near + "?") + " See " + app.get_name() + " --help");
+}
+
+}  // namespace
+
+std::string nearest(const std::string& name, const Words& names) {
+  std::string best;
+  int least = std::max(2, static_cast<int>(name.size()) / 3) + 1;
+  for (const std::string& candidate : names) {
+    if (const int distance = edit_distance(name, candidate); distance < least) {
+      least = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::optional<int> parse(CLI::App& app, const std::string& usage, const Words& words, Words* program) {
+  const auto formatter = std::make_shared<Formatter>(usage);
+  formatter->column_width(30);
+  app.formatter(formatter);
+  Words own = words;
+  Words behind;
+  bool has_mark = false;
+  if (program != nullptr) {
+    app.prefix_command();
+    // CLI11 would drop the mark, which also may be the program's.
+    const auto mark = std::find(words.begin(), words.end(), "--");
+    has_mark = mark != words.end();
+    own.assign(words.begin(), mark);
+    if (has_mark) behind.assign(mark + 1, words.end());
+  }
+  std::reverse(own.begin(), own.end());  // as CLI11 wants them
+  try {
+    app.parse(own);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return kDone;
+  } catch (const CLI::ExtrasError&) {
+    const Words extra = app.remaining();
+    if (!extra.empty() && extra[0].starts_with("-")) return unknown_option(app, extra[0]);
+    return fail(std::string("one word too many: ") + (extra.empty() ? "" : extra[0]) + ". See " + app.get_name() + " --help");
+  } catch (const CLI::ParseError& error) {
+    return fail(std::string(error.what()) + ". See " + app.get_name() + " --help");
+  }
+  if (program == nullptr) return std::nullopt;
+  *program = app.remaining();
+  if (!program->empty() && program->front().starts_with("-")) return unknown_option(app, program->front());
+  if (!program->empty() && has_mark) program->push_back("--");
+  program->insert(program->end(), behind.begin(), behind.end());
+  return std::nullopt;
+}
+
+void say(const std::string& line) { std::fprintf(stderr, "koila: %s\n", line.c_str()); }
+
+int fail(const std::string& line) {
+  const bool colour = wants_colour(STDERR_FILENO);
+  std::fprintf(stderr, "koila: %serror:%s %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", line.c_str());
+  return kWrongUse;
+}
+
+bool wants_colour(int file) { return isatty(file) != 0 && variable("NO_COLOR").empty() && variable("TERM") != "dumb"; }
+
+}  // namespace koila::tool
