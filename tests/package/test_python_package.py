@@ -42,6 +42,8 @@ def test_install_and_uninstall_leave_nothing(packages, tmp_path):
     loaded = "import ctypes; koila = ctypes.CDLL(None); koila.koila_version.restype = ctypes.c_char_p; print(koila.koila_version().decode())"
     assert fresh.run(fresh.python, "-c", loaded, LD_PRELOAD=str(library)).strip() == version.split()[1]
     assert not [entry for entry in dynamic_section(library) if entry[0] in ("RPATH", "RUNPATH")]
+    for file in (library, fresh.packages / "koila" / "bin" / "koila"):
+        assert ".symtab" not in fresh.run("readelf", "-SW", file), "symbols are most of the size"
 
     fresh.pip("uninstall", "-y", "koila")
     # Python's own, of the packages that were imported meanwhile.
@@ -55,7 +57,7 @@ def check_training(fresh, tmp_path):
     script.write_text(TRAIN)
     for command in ([fresh.command], [fresh.python, "-m", "koila"]):
         report.unlink(missing_ok=True)
-        said = fresh.run(*command, "run", "--", fresh.python, script, KOILA_CPU_MEMORY="14MiB", KOILA_REPORT=str(report))
+        said = fresh.run(*command, "run", "--cpu-memory", "14MiB", "--report", report, "--", fresh.python, script)
         assert "trained" in said
         found = json.loads(report.read_text())
         assert found["rescues"] > 0 and not found["refusals"], said
