@@ -12,9 +12,9 @@ from packages import copy_of_sources, run
 class Packages:
     sources: pathlib.Path  # a clean checkout of the working tree
     sdist: pathlib.Path
-    unpacked: pathlib.Path  # what is in the sdist
+    unpacked: pathlib.Path  # what is in the sdist, and build/
     wheel: pathlib.Path  # made of the sdist, without the part that needs torch, which compiles for ten minutes
-    build: pathlib.Path  # where Meson made it
+    build: pathlib.Path  # where Meson made it: as scripts/setup has it, so that ccache knows most of it
 
 
 def make(folder):
@@ -29,7 +29,7 @@ def make(folder):
         archive.extractall(folder / "unpacked")
     unpacked = next((folder / "unpacked").iterdir())
     log.write_text(run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index", without_torch,
-                       f"-Cbuild-dir={folder / 'build'}", "-w", built, unpacked, cwd=folder))
+                       f"-Cbuild-dir={unpacked / 'build'}", "-w", built, unpacked, cwd=folder))
 
 
 @pytest.fixture(scope="session")
@@ -45,5 +45,5 @@ def packages(tmp_path_factory, worker_id):
             done.touch()
         if not done.exists():
             pytest.fail("the packages could not be made: see the test that failed first")
-    dist = folder / "dist"
-    return Packages(folder / "sources", next(dist.glob("*.tar.gz")), next((folder / "unpacked").iterdir()), next(dist.glob("*.whl")), folder / "build")
+    dist, unpacked = folder / "dist", next((folder / "unpacked").iterdir())
+    return Packages(folder / "sources", next(dist.glob("*.tar.gz")), unpacked, next(dist.glob("*.whl")), unpacked / "build")

@@ -34,7 +34,7 @@ def environment(folder, **more):
     meson.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mesonbuild.mesonmain "$@"\n')
     meson.chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k not in ("LD_PRELOAD", "DESTDIR", "PYTHONPATH")}
-    # Where ccache is, a second build in another folder of the same depth finds what the first has compiled.
+    # As in scripts/lib/common.sh: where ccache is, most was compiled for build/ already.
     return kept | {"PATH": f"{commands}:{kept['PATH']}", "CCACHE_NOHASHDIR": "1", "OMP_NUM_THREADS": "1"} | more
 
 
