@@ -13,7 +13,7 @@ class Packages:
     sources: pathlib.Path  # a clean checkout of the working tree
     sdist: pathlib.Path
     unpacked: pathlib.Path  # what is in the sdist, and build/
-    wheel: pathlib.Path  # made of the sdist, without the part that needs torch, which compiles for ten minutes
+    wheel: pathlib.Path  # made of the sdist, without the part that needs torch, which compiles for minutes
     build: pathlib.Path  # where Meson made it: as scripts/setup has it, so that ccache knows most of it
 
 

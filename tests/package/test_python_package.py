@@ -63,7 +63,6 @@ def check_training(fresh, tmp_path):
         assert "trained" in said
         found = json.loads(report.read_text())
         assert found["rescues"] > 0 and not found["refusals"], said
-    assert "rescue" in fresh.run(fresh.command, "report", report)
 
 
 @pytest.mark.skipif(not ADAPTER.exists(), reason="build/lib/libkoila_torch.so is not built (scripts/setup)")
@@ -127,7 +126,7 @@ def test_an_isolated_build_sees_the_torch_of_the_environment(tmp_path):
     assert facts.stdout.split("\n")[0] == torch.__version__, facts.stderr
 
 
-@pytest.mark.skipif(os.environ.get("KOILA_TESTS") != "full", reason="compiles for ten minutes on two cores (KOILA_TESTS=full)")
+@pytest.mark.skipif(os.environ.get("KOILA_TESTS") != "full", reason="compiles for minutes (KOILA_TESTS=full)")
 def test_pip_builds_for_the_torch_of_the_environment(packages, tmp_path):
     """All of it, and pip's build isolation: needs an index for meson-python."""
     fresh = Environment(tmp_path / "venv", torch=True)
