@@ -57,7 +57,7 @@ void on_region(const koila_region_event* event) {
 }
 
 void on_step() {
-  quietly([] { Runtime::get()->events().add_step(); });
+  quietly([] { Runtime::get()->on_step(); });
 }
 
 void on_full_batch(const char* op, std::int64_t bytes) {

@@ -124,6 +124,12 @@ bool read_report(const std::string& value, Config& config, std::string& used) {
   return all_good;
 }
 
+bool read_record_path(const std::string& value, Config& config, std::string&) {
+  config.keeps_record = value != "off";
+  config.record = config.keeps_record ? value : "";
+  return true;
+}
+
 bool read_log(const std::string& value, Config& config, std::string&) {
   const auto level = parse_log_level(value);
   if (level) config.log_level = *level;
@@ -183,8 +189,8 @@ constexpr Variable kVariables[] = {
     {"KOILA_CPU_MEMORY", "a size with its unit such as 512MiB, a share such as 50%, or auto", "no budget", read_cpu_memory},
     {"KOILA_DEVICE_MEMORY", "a size such as 8GiB, a share such as 90%, or one of these for each device such as 0:8GiB,1:4GiB", "no budget",
      read_device_memory},
-    {"KOILA_REPORT", "off, or stderr and paths that end in .txt or .json, with commas (.html, .csv, .pickle: not yet written)", "stderr",
-     read_report},
+    {"KOILA_REPORT", "off, or stderr and paths that end in .txt, .json, .html, .csv or .pickle, with commas", "stderr", read_report},
+    {"KOILA_RECORD", "off or a path", "a file in the temporary folder", read_record_path},
     {"KOILA_LOG", "trace, debug, info, warn, error, critical or off", "warn", read_log},
     {"KOILA_LOG_FILE", "a path", "stderr", read_log_file},
     {"KOILA_SPILL_DIR", "a folder", "the temporary folder", read_spill_dir},
@@ -294,8 +300,11 @@ std::optional<int> parse_log_level(const std::string& name) {
 
 std::optional<ReportTarget> parse_report_target(const std::string& path) {
   if (path == "stderr") return ReportTarget{};
-  if (path.ends_with(".txt")) return ReportTarget{ReportTarget::Kind::kText, path};
-  if (path.ends_with(".json")) return ReportTarget{ReportTarget::Kind::kJson, path};
+  using Kind = ReportTarget::Kind;
+  const std::pair<const char*, Kind> kinds[] = {
+      {".txt", Kind::kText}, {".json", Kind::kJson}, {".html", Kind::kHtml}, {".csv", Kind::kCsv}, {".pickle", Kind::kPickle}};
+  for (const auto& [suffix, kind] : kinds)
+    if (path.ends_with(suffix)) return ReportTarget{kind, path};
   return std::nullopt;
 }
 

@@ -28,7 +28,7 @@ struct DeviceBudget {
 };
 
 struct ReportTarget {
-  enum class Kind { kStderr, kText, kJson };
+  enum class Kind { kStderr, kText, kJson, kHtml, kCsv, kPickle };
   Kind kind = Kind::kStderr;
   std::string path;  // with %p and %h as written; empty for kStderr
 };
@@ -43,6 +43,8 @@ struct Config {
   std::string log_file;   // with %p and %h as written; empty: stderr
   std::string spill_dir;  // empty: the folder for temporary files
   std::string rules;      // a file of placement rules; empty: none
+  bool keeps_record = true;
+  std::string record;     // the file of the run's record, with %p and %h as written; empty: one in the folder of records
   std::string cache;      // a file of learned micro-batch sizes, with %p and %h as written; empty: none
   int policy = KOILA_POLICY_MODEL;
   int ladder = KOILA_RUNGS_ALL;
@@ -88,7 +90,7 @@ std::string expand_path(const std::string& path);
 // A log level by spdlog's name; nothing when there is no such level.
 std::optional<int> parse_log_level(const std::string& name);
 
-// A report target by its suffix or as `stderr`; nothing when the suffix is of no format written so far.
+// A report target by its suffix or as `stderr`; nothing when the suffix is of no form there is.
 std::optional<ReportTarget> parse_report_target(const std::string& path);
 
 }  // namespace koila

@@ -53,12 +53,15 @@ void DeviceMemory::cancel(int place, std::int64_t held) {
 void DeviceMemory::count(const Block& block, std::int64_t held) {
   Place& p = place(block.place);
   Figures& f = p.of[block.source];
-  const std::lock_guard lock(p.lock);
-  ledger_.of(block.place).settle(held, block.bytes);
-  add_locked(p.sizes[size_class(block.bytes)], 1);
-  add_locked(f.allocations, 1);
-  const std::int64_t live = add_locked(f.live, block.bytes);
-  if (live > f.peak.load(std::memory_order_relaxed)) f.peak.store(live, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(p.lock);
+    ledger_.of(block.place).settle(held, block.bytes);
+    add_locked(p.sizes[size_class(block.bytes)], 1);
+    add_locked(f.allocations, 1);
+    const std::int64_t live = add_locked(f.live, block.bytes);
+    if (live > f.peak.load(std::memory_order_relaxed)) f.peak.store(live, std::memory_order_relaxed);
+  }
+  if (watcher_ != nullptr) watcher_(block.place);
 }
 
 void DeviceMemory::add(std::uintptr_t address, const Block& block, std::int64_t held) {
@@ -76,10 +79,13 @@ void DeviceMemory::put_back(std::uintptr_t address, const Block& block) {
 void DeviceMemory::release(const Block& block) {
   Place& p = place(block.place);
   Figures& f = p.of[block.source];
-  const std::lock_guard lock(p.lock);
-  ledger_.of(block.place).give_back(block.bytes);
-  add_locked(f.live, -block.bytes);
-  add_locked(f.frees, 1);
+  {
+    const std::lock_guard lock(p.lock);
+    ledger_.of(block.place).give_back(block.bytes);
+    add_locked(f.live, -block.bytes);
+    add_locked(f.frees, 1);
+  }
+  if (watcher_ != nullptr) watcher_(block.place);
 }
 
 PointerTable::Taken DeviceMemory::forget_all(int place) {

@@ -40,6 +40,9 @@ class DeviceMemory {
   // In the child of a fork it takes the place of the parent's, whose locks may be held for ever: callers keep the numbers of sources.
   explicit DeviceMemory(Ledger& ledger, const DeviceMemory* parents = nullptr);
 
+  // To be called after each change of a place's account, under none of the locks here. To be set before the first of them.
+  void set_watcher(void (*watcher)(int place)) { watcher_ = watcher; }
+
   // The number of a source. Takes a lock: to be kept by the caller. Beyond kMaxSources all are one, named "others".
   std::uint16_t source(MemoryKind kind, const std::string& library);
 
@@ -93,6 +96,7 @@ class DeviceMemory {
   SpinLock& lock_of(int device) { return place(device).lock; }
 
   Ledger& ledger_;
+  void (*watcher_)(int place) = nullptr;
   PointerTable blocks_;
   Place places_[kPlaces];
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/record/writer.h"
+
 namespace koila {
 
 bool OomEvent::is_like(const OomEvent& other) const {
@@ -9,21 +11,26 @@ bool OomEvent::is_like(const OomEvent& other) const {
          outcome == other.outcome && rung == other.rung && reason == other.reason && micro_batch == other.micro_batch && batch == other.batch;
 }
 
-bool Events::add_oom(const OomEvent& event) {
+bool Events::add_oom(OomEvent event) {
   std::lock_guard lock(mutex_);
+  event.step = list_.steps;
   ++(event.outcome == KOILA_RESCUED ? list_.rescues : list_.refusals);
   RungTotals& rung = list_.rungs[event.outcome == KOILA_RESCUED ? event.rung : 0];
   ++rung.count;
   rung.seconds += event.seconds;
-  const auto like = std::find_if(list_.oom_events.begin(), list_.oom_events.end(), [&](const OomEvent& e) { return e.is_like(event); });
-  if (like != list_.oom_events.end()) {
+  std::vector<OomEvent>& all = list_.oom_events;
+  const auto like = std::find_if(all.begin(), all.end(), [&](const OomEvent& e) { return e.is_like(event); });
+  const bool first = like == all.end() && all.size() < kMaxOomEvents;
+  if (like != all.end()) {
     ++like->count;
     like->seconds += event.seconds;
-    return false;
+    write_oom(static_cast<std::size_t>(like - all.begin()));
+  } else if (first) {
+    all.push_back(std::move(event));
+    write_oom(all.size() - 1);
   }
-  if (list_.oom_events.size() >= kMaxOomEvents) return false;
-  list_.oom_events.push_back(event);
-  return true;
+  write_page();
+  return first;
 }
 
 void Events::add_region(const koila_region_event& event) {
@@ -35,12 +42,26 @@ void Events::add_region(const koila_region_event& event) {
   totals.halvings += event.halvings;
   totals.seconds += event.seconds;
   list_.last_region = event;
-  if (list_.regions.size() < kMaxRegions) list_.regions.push_back(event);
+  if (list_.regions.size() < kMaxRegions) {
+    list_.regions.push_back(event);
+    if (record_ != nullptr) record_->write_region(list_.regions.size() - 1, event);
+  }
+  write_page();
 }
 
-void Events::add_step() {
+EndedStep Events::add_step() {
   std::lock_guard lock(mutex_);
-  ++list_.steps;
+  EndedStep step;
+  step.number = ++list_.steps;
+  step.rescues = list_.rescues - rescues_before_;
+  if (list_.region_totals.count > regions_before_) {
+    step.batch = list_.last_region.batch;
+    step.micro_batch = list_.last_region.micro_batch;
+  }
+  rescues_before_ = list_.rescues;
+  regions_before_ = list_.region_totals.count;
+  write_page();
+  return step;
 }
 
 void Events::add_full_batch(const std::string& op, std::int64_t bytes) {
@@ -50,17 +71,42 @@ void Events::add_full_batch(const std::string& op, std::int64_t bytes) {
   FullBatchOp& entry = found != list_.full_batch.end() ? found->second : list_.full_batch[op];
   ++entry.count;
   entry.bytes = std::max(entry.bytes, bytes);
+  if (record_ != nullptr) record_->write_full_batch(op, entry);
 }
 
 void Events::add_note(const std::string& note) {
   std::lock_guard lock(mutex_);
   if (list_.notes.size() >= kMaxNotes || std::find(list_.notes.begin(), list_.notes.end(), note) != list_.notes.end()) return;
   list_.notes.push_back(note);
+  if (record_ != nullptr) record_->write_note(list_.notes.size() - 1, note);
 }
 
 EventList Events::snapshot() const {
   std::lock_guard lock(mutex_);
   return list_;
+}
+
+void Events::write_oom(std::size_t index) {
+  if (record_ != nullptr) record_->write_oom(index, list_.oom_events[index]);
+}
+
+void Events::write_page() {
+  if (record_ != nullptr) record_->write_page(list_);
+}
+
+void Events::write_to(RecordWriter* record) {
+  std::lock_guard lock(mutex_);
+  record_ = record;
+  for (std::size_t i = 0; i < list_.oom_events.size(); ++i) write_oom(i);
+  for (std::size_t i = 0; i < list_.regions.size(); ++i) record->write_region(i, list_.regions[i]);
+  for (std::size_t i = 0; i < list_.notes.size(); ++i) record->write_note(i, list_.notes[i]);
+  for (const auto& [op, entry] : list_.full_batch) record->write_full_batch(op, entry);
+  write_page();
+}
+
+void Events::end_record() {
+  std::lock_guard lock(mutex_);
+  if (record_ != nullptr) record_->write_end(list_);
 }
 
 }  // namespace koila

@@ -12,6 +12,8 @@
 
 namespace koila {
 
+class RecordWriter;
+
 constexpr std::size_t kMaxOomEvents = 1000;
 constexpr std::size_t kMaxRegions = 1000;
 constexpr std::size_t kMaxFullBatchOps = 200;
@@ -70,21 +72,40 @@ struct EventList {
   std::vector<std::string> notes;
 };
 
+// A step that has just ended.
+struct EndedStep {
+  std::int64_t number = 0;   // from 1
+  std::int64_t rescues = 0;  // in it
+  std::int64_t batch = 0;    // of the last region in it; 0: none
+  std::int64_t micro_batch = 0;
+};
+
 // Thread-safe.
 class Events {
  public:
-  // Whether it is the first of its kind, and so worth a line in the log.
-  bool add_oom(const OomEvent& event);
+  // Whether it is the first of its kind, and so worth a line in the log. `step` is filled in.
+  bool add_oom(OomEvent event);
   void add_region(const koila_region_event& event);
-  void add_step();
+  EndedStep add_step();
   void add_full_batch(const std::string& op, std::int64_t bytes);
   void add_note(const std::string& note);
 
   EventList snapshot() const;
 
+  // What was added so far is written there, and from now on each thing as it is added. The writer must live as long as this.
+  void write_to(RecordWriter* record);
+  // The last word.
+  void end_record();
+
  private:
+  void write_oom(std::size_t index);
+  void write_page();
+
   mutable std::mutex mutex_;
   EventList list_;
+  std::int64_t rescues_before_ = 0;  // the step that is under way
+  std::int64_t regions_before_ = 0;
+  RecordWriter* record_ = nullptr;
 };
 
 }  // namespace koila

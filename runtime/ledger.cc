@@ -47,7 +47,7 @@ void Account::release(std::int64_t bytes) {
 }
 
 void Account::raise_peak(std::int64_t live) {
-  for (std::atomic<std::int64_t>* highest : {&peak_, &marked_peak_}) {
+  for (std::atomic<std::int64_t>* highest : {&peak_, &marked_peak_, &step_peak_}) {
     std::int64_t peak = highest->load(std::memory_order_relaxed);
     while (live > peak && !highest->compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
     }
@@ -67,6 +67,7 @@ void Account::start_anew_after_fork() {
   const std::int64_t live = this->live();
   inherited_.store(live, std::memory_order_relaxed);
   peak_.store(live, std::memory_order_relaxed);
+  step_peak_.store(live, std::memory_order_relaxed);
   earlier_peak_.store(0, std::memory_order_relaxed);
   requests_.store(0, std::memory_order_relaxed);
   allocations_.store(0, std::memory_order_relaxed);

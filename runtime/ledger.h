@@ -51,9 +51,11 @@ class alignas(64) Account {
   std::int64_t allocations() const { return allocations_.load(std::memory_order_relaxed); }
   std::int64_t frees() const { return frees_.load(std::memory_order_relaxed); }
 
-  // A peak of its own, beside the one above: of what was live since mark_peak() was called last.
+  // Peaks of their own, beside the one above: of what was live since mark_peak() was called last, and since begin_step() was.
   void mark_peak() { marked_peak_.store(live(), std::memory_order_relaxed); }
   std::int64_t marked_peak() const { return marked_peak_.load(std::memory_order_relaxed); }
+  void begin_step() { step_peak_.store(live(), std::memory_order_relaxed); }
+  std::int64_t step_peak() const { return step_peak_.load(std::memory_order_relaxed); }
 
   // peak() starts again from what is live; run_peak() is the highest of all.
   void reset_peak();
@@ -74,6 +76,7 @@ class alignas(64) Account {
   std::atomic<std::int64_t> held_{0};  // live, and on its way
   std::atomic<std::int64_t> peak_{0};
   std::atomic<std::int64_t> marked_peak_{0};
+  std::atomic<std::int64_t> step_peak_{0};
   std::atomic<std::int64_t> budget_{0};
   std::atomic<std::int64_t> requests_{0};
   std::atomic<std::int64_t> allocations_{0};

@@ -11,6 +11,7 @@
 #include "runtime/bytes.h"
 #include "runtime/log.h"
 #include "runtime/memory_limit.h"
+#include "runtime/record/record.h"
 #include "runtime/rule_book.h"
 #include "runtime/rule_text.h"
 
@@ -79,13 +80,16 @@ ParsedRules find_rules(ParsedConfig& parsed) {
 
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
 
-Runtime::Runtime(Config config) : config_(std::move(config)) {}
+Runtime::Runtime(Config config) : config_(std::move(config)) {
+  device_memory_->set_watcher([](int place) { get()->on_sample(place); });
+}
 
 bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
   if (parsed.config.mode == KOILA_MODE_OFF) return false;
   for (ReportTarget& target : parsed.config.reports) target.path = from_here(target.path);
   parsed.config.log_file = from_here(parsed.config.log_file);
+  parsed.config.record = from_here(parsed.config.record);
   log::open(parsed.config.log_level, parsed.config.log_file);
   const std::string spill_dir = find_spill_dir(parsed);
   const std::int64_t cpu_budget = find_cpu_budget(parsed);
@@ -124,13 +128,58 @@ void Runtime::attached(const std::string& torch_version) {
   torch_version_ = torch_version;
   attached_ = true;
   keep_books();
+  // One that used CUDA before has its books open already.
+  if (RecordWriter* record = this->record()) record->identify(identity());
 }
 
 void Runtime::keep_books() {
-  std::call_once(books_, [] {
-    std::atexit([] { get()->write_reports(); });
+  std::call_once(books_, [this] {
+    std::atexit([] { get()->at_exit(); });
     pthread_atfork(nullptr, nullptr, [] { get()->start_anew_after_fork(); });
+    is_worker_ = is_spawned_worker(read_arguments());
+    if (!is_worker_) open_record();
   });
+}
+
+void Runtime::open_record() {
+  if (!config_.keeps_record || record_was_tried_.exchange(true)) return;
+  const bool is_named = !config_.record.empty();
+  std::string problem;
+  try {
+    std::string path = expand_path(config_.record);
+    if (!is_named) {
+      problem = prepare_record_folder();
+      path = record_folder() + "/" + std::to_string(getpid()) + ".koila";
+    }
+    if (problem.empty()) {
+      if (!is_named) prune_records();
+      // Leaked on purpose, like all that it is given to.
+      RecordWriter* record = RecordWriter::open(path, identity(), clock_, problem).release();
+      if (record != nullptr) {
+        events_->write_to(record);
+        steps_->write_to(record->steps());
+        record_.store(record, std::memory_order_release);
+        write_devices();
+        return;
+      }
+      problem = "cannot write " + path + ": " + problem;
+    }
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  // Nobody asked for the one in the folder, and a child of a fork does what its parent was asked to.
+  const int level = is_named && !forked_ && !is_worker_ ? KOILA_LOG_WARN : KOILA_LOG_INFO;
+  log::write(level, "no record of this run is kept" + std::string(is_named ? " (KOILA_RECORD): " : ": ") + problem);
+}
+
+void Runtime::take_sample(int device, std::int64_t live) {
+  // It is called where memory is given and taken: what goes wrong here goes no further.
+  try {
+    Timeline& timeline = (*timelines_)[device - kFirstPlace];
+    const bool begins = timeline.add({clock_.coarse_now(), live, {}});
+    if (RecordWriter* record = this->record(); begins && record != nullptr) write_device(*record, device);
+  } catch (...) {
+  }
 }
 
 void Runtime::set_budget(int device, std::int64_t bytes) {
@@ -178,24 +227,84 @@ void Runtime::on_outside(int device, std::int64_t change) {
 
 void Runtime::start_anew_after_fork() {
   // Another thread of the parent may have held the locks of the log and of the events when it forked: both are left behind.
+  // So is the parent's record, which is the parent's alone to write.
+  record_.store(nullptr, std::memory_order_release);
+  record_was_tried_.store(false);
+  sources_written_.store(0);
+  clock_ = RunClock();
+  timelines_ = new Timelines;
+  steps_ = new StepSeries;
   events_ = new Events;
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
   device_memory_ = new DeviceMemory(ledger_, device_memory_);
+  device_memory_->set_watcher([](int place) { get()->on_sample(place); });
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
 }
 
-void Runtime::on_oom(const OomEvent& event) {
+void Runtime::on_oom(OomEvent event) {
+  open_record();
+  event.at = clock_.now();
   const bool first = events_->add_oom(event);
+  write_devices();
   // What came through at the second try is no news to who does not ask.
   const int level = !first ? KOILA_LOG_DEBUG : event.outcome == KOILA_RESCUED && event.rung == KOILA_RUNG_RETRY ? KOILA_LOG_INFO : KOILA_LOG_WARN;
   if (log::enabled(level)) log::write(level, describe(event));
 }
 
-ReportData Runtime::report_data() const {
+void Runtime::on_step() {
+  open_record();
+  const EndedStep ended = events_->add_step();
+  StepSample step;
+  step.seconds = clock_.now();
+  step.step = ended.number;
+  step.batch = ended.batch;
+  step.micro_batch = ended.micro_batch;
+  step.rescues = ended.rescues;
+  for (int device = KOILA_CPU; device < kCudaDevices; ++device) {
+    Account& account = tensors(device);
+    if (account.step_peak() > step.peak_bytes) {
+      step.device = device;
+      step.peak_bytes = account.step_peak();
+      step.live_bytes = account.live();
+    }
+    account.begin_step();
+  }
+  steps_->add(step);
+  write_devices();
+}
+
+void Runtime::write_device(RecordWriter& record, int device) {
+  if (SeriesSink<Sample>* sink = record.timeline_of(device); sink != nullptr) (*timelines_)[device - kFirstPlace].write_to(sink);
+  record.write_device(figures_of(device));
+}
+
+// Whatever of the devices is not written as it happens.
+void Runtime::write_devices() {
+  RecordWriter* record = this->record();
+  if (record == nullptr) return;
+  bool used_cuda = false;
+  for (int device = kFirstPlace; device < kCudaDevices; ++device) {
+    const Account& account = ledger_.of(device);
+    if (account.requests() == 0 && account.budget() == 0) continue;
+    write_device(*record, device);
+    used_cuda = used_cuda || device != KOILA_CPU;
+  }
+  if (!used_cuda) return;
+  // These are many, and come by the second.
+  const double now = clock_.coarse_now();
+  if (sources_written_.load() > 0 && now < sources_written_.load() + 1) return;
+  sources_written_.store(now);
+  record->write_sources(device_memory_->sources());
+  for (int device = kFirstPlace; device < kCudaDevices; ++device) {
+    if (device != KOILA_CPU && ledger_.of(device).requests() > 0) record->write_sizes(device, device_memory_->sizes(device));
+  }
+}
+
+ReportData Runtime::identity() const {
   ReportData data;
   data.mode = config_.mode;
   data.microbatch = config_.microbatch;
@@ -203,40 +312,69 @@ ReportData Runtime::report_data() const {
   data.host = expand_path("%h");
   data.command = read_arguments();
   data.torch_version = torch_version_;
+  data.started = clock_.started();
+  return data;
+}
+
+DeviceFigures Runtime::figures_of(int device) const {
+  const Account& account = ledger_.of(device);
+  DeviceFigures figures;
+  figures.device = device;
+  figures.live_bytes = account.live();
+  figures.peak_bytes = account.run_peak();
+  figures.budget_bytes = account.budget();
+  figures.allocations = account.allocations();
+  figures.frees = account.frees();
+  figures.failed_allocations = pressure(device);
+  figures.outside_bytes = outside_[device - kFirstPlace].live();
+  figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
+  figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
+  if (device >= 0) {
+    figures.tensor_bytes = tensors_[device].live();
+    figures.tensor_peak_bytes = tensors_[device].run_peak();
+    figures.used_bytes = used_[device - kFirstPlace].load(std::memory_order_relaxed);
+    figures.untracked_bytes = untracked_[device - kFirstPlace].load(std::memory_order_relaxed);
+  }
+  return figures;
+}
+
+ReportData Runtime::report_data(RunEnd end) const {
+  ReportData data = identity();
+  data.seconds = clock_.now();
+  data.end = end;
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     const Account& account = ledger_.of(device);
     if (account.requests() == 0 && account.budget() == 0) continue;
-    DeviceFigures figures;
-    figures.device = device;
-    figures.live_bytes = account.live();
-    figures.peak_bytes = account.run_peak();
-    figures.budget_bytes = account.budget();
-    figures.allocations = account.allocations();
-    figures.frees = account.frees();
-    figures.failed_allocations = pressure(device);
-    figures.outside_bytes = outside_[device - kFirstPlace].live();
-    figures.outside_peak_bytes = outside_[device - kFirstPlace].run_peak();
-    figures.outside_written_bytes = written_outside_[device - kFirstPlace].load(std::memory_order_relaxed);
+    DeviceFigures figures = figures_of(device);
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
-    if (device >= 0) {
-      figures.tensor_bytes = tensors_[device].live();
-      figures.tensor_peak_bytes = tensors_[device].run_peak();
-      figures.used_bytes = used_[device - kFirstPlace].load(std::memory_order_relaxed);
-      figures.untracked_bytes = untracked_[device - kFirstPlace].load(std::memory_order_relaxed);
-    }
+    figures.timeline = (*timelines_)[device - kFirstPlace].snapshot();
     data.devices.push_back(std::move(figures));
   }
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
+  data.steps = steps_->snapshot();
   return data;
+}
+
+void Runtime::at_exit() {
+  write_reports();
+  RecordWriter* record = this->record();
+  if (record == nullptr) return;
+  try {
+    sources_written_.store(0);
+    write_devices();
+    events_->end_record();
+    if (config_.record.empty()) record->remove();
+  } catch (...) {
+  }
 }
 
 void Runtime::write_reports() const {
   try {
-    const ReportData data = report_data();
+    const ReportData data = report_data(RunEnd::kExited);
     const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();
     // A data loader's workers would each add a report of nothing, and overwrite the program's.
-    if ((forked_ || is_spawned_worker(data.command)) && !did_something) return;
+    if ((forked_ || is_worker_) && !did_something) return;
     for (const ReportTarget& target : config_.reports) {
       if (target.kind == ReportTarget::Kind::kStderr && !data.is_worth_a_line()) continue;
       const std::string problem = write_report(target, data);

@@ -4,6 +4,7 @@
 #ifndef KOILA_RUNTIME_RUNTIME_H_
 #define KOILA_RUNTIME_RUNTIME_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -14,8 +15,11 @@
 #include "runtime/events.h"
 #include "runtime/inject.h"
 #include "runtime/ledger.h"
+#include "runtime/record/writer.h"
 #include "runtime/report/report.h"
+#include "runtime/run_clock.h"
 #include "runtime/spin_lock.h"
+#include "runtime/timeline.h"
 
 namespace koila {
 
@@ -53,7 +57,9 @@ class Runtime {
     if (!is_device(device)) return 0;
     Account& account = ledger_.of(device);
     if (injector_.fails(device, account.count_request())) return 2;
-    return account.try_reserve(bytes) ? 0 : 1;
+    if (!account.try_reserve(bytes)) return 1;
+    on_sample(device);
+    return 0;
   }
 
   // The same for memory that CUDA gives, see Account::hold.
@@ -62,7 +68,15 @@ class Runtime {
   }
 
   void release(int device, std::int64_t bytes) {
-    if (is_device(device)) ledger_.of(device).release(bytes);
+    if (!is_device(device)) return;
+    ledger_.of(device).release(bytes);
+    on_sample(device);
+  }
+
+  // The live bytes of a device changed; for its timeline. Two comparisons, where it is nothing to note. `device` must be one of is_device.
+  void on_sample(int device) {
+    const std::int64_t live = ledger_.of(device).live();
+    if ((*timelines_)[device - kFirstPlace].due(live)) take_sample(device, live);
   }
 
   // Whether reserve() is what decides over memory on `device`: the CPU's, once attached; a CUDA device's always.
@@ -92,15 +106,28 @@ class Runtime {
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);
 
-  void on_oom(const OomEvent& event);
+  void on_oom(OomEvent event);
+  void on_step();
   Events& events() { return *events_; }
 
-  ReportData report_data() const;
+  // Null where none is kept, or not yet. Once there it stays, but not for the child of a fork.
+  RecordWriter* record() { return record_.load(std::memory_order_acquire); }
+
+  ReportData report_data(RunEnd end = RunEnd::kRunning) const;
 
  private:
   explicit Runtime(Config config);
 
+  using Timelines = std::array<Timeline, kPlaces>;
+
+  void at_exit();
   void write_reports() const;
+  ReportData identity() const;
+  DeviceFigures figures_of(int device) const;
+  void take_sample(int device, std::int64_t live);
+  void open_record();
+  void write_device(RecordWriter& record, int device);
+  void write_devices();
   void set_configured_budget(int device, std::int64_t total);
   void start_anew_after_fork();
 
@@ -123,8 +150,15 @@ class Runtime {
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
+  RunClock clock_;
+  Timelines* timelines_ = new Timelines;    // and these two
+  StepSeries* steps_ = new StepSeries;
+  std::atomic<RecordWriter*> record_{nullptr};
+  std::atomic<bool> record_was_tried_{false};
+  std::atomic<double> sources_written_{0};
   bool attached_ = false;
   std::once_flag books_;
+  bool is_worker_ = false;  // that Python's multiprocessing started afresh
   bool forked_ = false;
 };
 

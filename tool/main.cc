@@ -18,6 +18,8 @@ struct Subcommand {
 
 constexpr std::array kSubcommands = {
     Subcommand{"run", "run a program under koila", run_command},
+    Subcommand{"report", "tell where a run's memory went, or what differs between runs", report_command},
+    Subcommand{"top", "show a process's memory while it runs", top_command},
     Subcommand{"doctor", "say why koila would not work for a program, or does not in a process", doctor_command},
 };
 

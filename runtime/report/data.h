@@ -87,6 +87,7 @@ struct Leak {
   std::int64_t bytes = 0;           // alive by now
   std::int64_t bytes_per_step = 0;
   std::int64_t first_step = 0;
+  std::int64_t graph_nodes = 0;  // not 0: nodes of autograd graphs are what adds up, and bytes are of the process's memory at large
 };
 
 // What was seen of how the program trains. Each is a count of steps (or of allocations) in which it was so; 0: never.
@@ -94,7 +95,7 @@ struct ProgramFacts {
   std::int64_t autocast = 0;             // steps with torch.autocast
   std::int64_t half_parameters_bytes = 0;  // parameters in a 16-bit type
   std::int64_t checkpoints = 0;          // steps with torch.utils.checkpoint
-  std::int64_t kept_gradients = 0;       // steps whose forward pass began with last step's .grad alive
+  std::int64_t kept_gradients = 0;       // steps, of those looked at, whose forward pass began with the .grad of an earlier update alive
   std::int64_t kept_gradients_bytes = 0; // the most of them
   std::int64_t graph_in_evaluation = 0;  // forward passes with gradients that no backward pass followed
   std::int64_t graph_in_evaluation_bytes = 0;  // the most that such a one kept
@@ -102,6 +103,7 @@ struct ProgramFacts {
   std::int64_t fused_optimizer = 0;      // steps with a fused one
   std::int64_t expandable_segments = 0;  // 1: in use
   std::int64_t fragmented_bytes = 0;     // at an out-of-memory on CUDA: cached by the allocator, and of no use to the request
+  std::int64_t size_cache = 0;           // 1: KOILA_CACHE is set
 };
 
 // An event of one tensor's memory, for PyTorch's viewer. Kept only where a snapshot is asked for.

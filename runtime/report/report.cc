@@ -1,11 +1,15 @@
 #include "runtime/report/report.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <string_view>
 
 namespace koila {
 
@@ -66,21 +70,61 @@ const char* category_name(int category) {
   }
 }
 
+const char* category_key(int category) { return category == KOILA_OPTIMIZER_STATE ? "optimizer_state" : category_name(category); }
+
+const char* end_name(RunEnd end) {
+  switch (end) {
+    case RunEnd::kExited: return "exited";
+    case RunEnd::kRunning: return "running";
+    case RunEnd::kCutOff: return "cut off";
+  }
+  return "unknown";
+}
+
+TextStyle style_of(int descriptor) {
+  if (isatty(descriptor) == 0) return {};
+  const auto variable = [](const char* name) -> std::string_view {
+    const char* value = std::getenv(name);
+    return value != nullptr ? value : "";
+  };
+  winsize size = {};
+  if (ioctl(descriptor, TIOCGWINSZ, &size) != 0) size.ws_col = 0;
+  const bool colour = variable("NO_COLOR").empty() && !variable("TERM").empty() && variable("TERM") != "dumb";
+  // Long lines are hard to read, however wide the window is.
+  return {colour, std::min<int>(size.ws_col, kTextColumns)};
+}
+
 std::string write_report(const ReportTarget& target, const ReportData& data) {
   if (target.kind == ReportTarget::Kind::kStderr) {
-    const std::string text = report_text(data);
+    const std::string text = report_text(data, style_of(STDERR_FILENO));
     std::fwrite(text.data(), 1, text.size(), stderr);
     return "";
   }
-  const std::string text = target.kind == ReportTarget::Kind::kJson ? report_json(data) : report_text(data);
+  const auto written = [&] {
+    switch (target.kind) {
+      case ReportTarget::Kind::kJson: return report_json(data);
+      case ReportTarget::Kind::kHtml: return report_html(data);
+      case ReportTarget::Kind::kCsv: return report_csv(data);
+      case ReportTarget::Kind::kPickle: return report_pickle(data);
+      case ReportTarget::Kind::kText:
+      case ReportTarget::Kind::kStderr: break;
+    }
+    return report_text(data);
+  };
   const std::string path = expand_path(target.path);
   const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
   const auto failed = [&] { return "cannot write the report " + path + ": " + std::strerror(errno); };
 
+  std::string text;
+  try {
+    text = written();
+  } catch (const std::exception& error) {  // other reports may come through
+    return "cannot make the report " + path + ": " + error.what();
+  }
   std::FILE* file = std::fopen(partial.c_str(), "we");
   if (file == nullptr) return failed();
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written || std::rename(partial.c_str(), path.c_str()) != 0) {
+  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !whole || std::rename(partial.c_str(), path.c_str()) != 0) {
     const std::string problem = failed();
     std::remove(partial.c_str());
     return problem;

@@ -28,6 +28,8 @@ TEST(Config, DefaultsWithoutVariables) {
   ASSERT_EQ(parsed.config.reports.size(), 1U);
   EXPECT_EQ(parsed.config.reports[0].kind, ReportTarget::Kind::kStderr);
   EXPECT_FALSE(parsed.config.inject);
+  EXPECT_TRUE(parsed.config.keeps_record);
+  EXPECT_EQ(parsed.config.record, "");
   EXPECT_EQ(parsed.config.cache, "");
   EXPECT_EQ(parsed.config.policy, KOILA_POLICY_MODEL);
   EXPECT_EQ(parsed.config.ladder, 0b0111);
@@ -38,6 +40,7 @@ TEST(Config, ReadsEveryVariable) {
                                      {"KOILA_MICROBATCH", "7"},
                                      {"KOILA_CPU_MEMORY", "512MiB"},
                                      {"KOILA_REPORT", "a.json, b.txt,stderr"},
+                                     {"KOILA_RECORD", "run-%p.koila"},
                                      {"KOILA_LOG", "debug"},
                                      {"KOILA_LOG_FILE", "koila.log"},
                                      {"KOILA_SPILL_DIR", "/spill"},
@@ -122,7 +125,7 @@ TEST(Config, BadValuesLeaveTheDefault) {
       {"KOILA_MODE", "RESCUE"},       {"KOILA_MICROBATCH", "0"},  {"KOILA_MICROBATCH", "-3"}, {"KOILA_MICROBATCH", "4rows"},
       {"KOILA_CPU_MEMORY", "512"},    {"KOILA_CPU_MEMORY", "0B"}, {"KOILA_LOG", "loud"},
       {"KOILA_INJECT_OOM", "nth:0"},  {"KOILA_STRICT", "true"},   {"KOILA_REPORT", "report"}, {"KOILA_REPORT", ","},
-      {"KOILA_REPORT", "report.html"}, {"KOILA_POLICY", "linear"}, {"KOILA_POLICY", "MODEL"}, {"KOILA_LADDER", "4"},
+      {"KOILA_REPORT", "report.htm"}, {"KOILA_POLICY", "linear"}, {"KOILA_POLICY", "MODEL"}, {"KOILA_LADDER", "4"},
       {"KOILA_LADDER", "0,1,"},       {"KOILA_LADDER", "01"},     {"KOILA_LADDER", "-1"},     {"KOILA_LADDER", "0 1"},
       {"KOILA_LADDER", "0;1"},        {"KOILA_LADDER", ","},      {"KOILA_LADDER", "off"},    {"KOILA_LADDER", "0,1,x"}};
   for (const auto& [name, value] : bad) {
@@ -160,12 +163,26 @@ TEST(Config, PolicyIsAModelOrPowersOfTwo) {
 TEST(Config, ReportOffIsNoTarget) { EXPECT_TRUE(parse({{"KOILA_REPORT", "off"}}).config.reports.empty()); }
 
 TEST(Config, ReportKeepsTheGoodPartOfAList) {
-  const ParsedConfig parsed = parse({{"KOILA_REPORT", "a.json,b.html"}});
+  const ParsedConfig parsed = parse({{"KOILA_REPORT", "a.json,b.pdf"}});
   ASSERT_EQ(parsed.config.reports.size(), 1U);
   EXPECT_EQ(parsed.config.reports[0].path, "a.json");
   ASSERT_EQ(parsed.problems.size(), 1U);
-  EXPECT_NE(parsed.problems[0].text.find("not yet written"), std::string::npos);
-  EXPECT_NE(parsed.problems[0].text.find("using a.json"), std::string::npos);
+  EXPECT_EQ(parsed.problems[0].text,
+            "KOILA_REPORT=a.json,b.pdf is not understood: want off, or stderr and paths that end in .txt, .json, .html, .csv or .pickle, with commas; "
+            "using a.json");
+}
+
+TEST(Config, ReportsFormGoesByItsSuffix) {
+  using Kind = ReportTarget::Kind;
+  const std::pair<const char*, Kind> forms[] = {{"stderr", Kind::kStderr}, {"a.txt", Kind::kText},  {"a.json", Kind::kJson},
+                                                {"/b/a.html", Kind::kHtml}, {"a.csv", Kind::kCsv}, {"a.b-%p.pickle", Kind::kPickle}};
+  for (const auto& [path, kind] : forms) {
+    const auto target = parse_report_target(path);
+    ASSERT_TRUE(target.has_value()) << path;
+    EXPECT_EQ(target->kind, kind) << path;
+    EXPECT_EQ(target->path, kind == Kind::kStderr ? "" : path);
+  }
+  for (const char* path : {"", "a", "a.pkl", "pickle", "a.JSON", "a.csv "}) EXPECT_FALSE(parse_report_target(path).has_value()) << path;
 }
 
 TEST(Config, UnknownNameSuggestsTheNearest) {

@@ -1,0 +1,126 @@
+// The folder of records.
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "runtime/record/process.h"
+#include "runtime/record/record.h"
+
+namespace koila {
+namespace {
+
+struct Entry {
+  std::string path;
+  std::int64_t pid = 0;
+  bool is_partial = false;
+  timespec changed = {};
+};
+
+// "7.koila", and "7.koila.7.partial" while it is being made. Anything else is somebody else's.
+bool parse_name(std::string_view name, Entry& entry) {
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), entry.pid);
+  if (error != std::errc() || entry.pid <= 0) return false;
+  const std::string_view rest(end, static_cast<std::size_t>(name.data() + name.size() - end));
+  entry.is_partial = rest == ".koila." + std::to_string(entry.pid) + ".partial";
+  return entry.is_partial || rest == ".koila";
+}
+
+// The latest first.
+std::vector<Entry> entries() {
+  const std::string folder = record_folder();
+  std::vector<Entry> found;
+  DIR* open = opendir(folder.c_str());
+  if (open == nullptr) return found;
+  while (const dirent* in = readdir(open)) {
+    Entry entry;
+    struct stat status = {};
+    if (!parse_name(in->d_name, entry)) continue;
+    entry.path = folder + "/" + in->d_name;
+    if (lstat(entry.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    entry.changed = status.st_mtim;
+    found.push_back(std::move(entry));
+  }
+  closedir(open);
+  std::sort(found.begin(), found.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.changed.tv_sec, a.changed.tv_nsec) > std::pair(b.changed.tv_sec, b.changed.tv_nsec);
+  });
+  return found;
+}
+
+bool is_of_the_living(const Entry& entry) {
+  const auto owner = owner_of(entry.path);
+  if (entry.is_partial || (owner && owner->pid == 0)) return record::birth_of(entry.pid) != 0;
+  return owner && record::is_alive(owner->pid, owner->birth);
+}
+
+}  // namespace
+
+std::string record_folder() {
+  const char* temporary = std::getenv("TMPDIR");
+  struct stat status = {};
+  const bool is_there = temporary != nullptr && *temporary == '/' && stat(temporary, &status) == 0 && S_ISDIR(status.st_mode);
+  std::string folder = is_there ? temporary : "/tmp";
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder + "/koila-" + std::to_string(geteuid());
+}
+
+std::string prepare_record_folder() {
+  const std::string folder = record_folder();
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return "the folder " + folder + " cannot be made: " + std::strerror(errno);
+  struct stat status = {};
+  if (lstat(folder.c_str(), &status) != 0) return "the folder " + folder + " cannot be looked at: " + std::strerror(errno);
+  if (!S_ISDIR(status.st_mode)) return folder + " is not a folder";
+  if (status.st_uid != geteuid()) return "the folder " + folder + " is somebody else's (user " + std::to_string(status.st_uid) + ")";
+  if ((status.st_mode & 077) != 0) return "the folder " + folder + " is open to others; expected it to be for its user alone (chmod 700)";
+  return "";
+}
+
+std::vector<FoundRecord> find_records() {
+  std::vector<FoundRecord> found;
+  for (const Entry& entry : entries()) {
+    if (!entry.is_partial) found.push_back({entry.path, entry.pid, is_of_the_living(entry)});
+  }
+  return found;
+}
+
+std::string record_of(std::int64_t pid) {
+  // What it has mapped is there wherever it lies, and whatever it is called.
+  const std::string maps = "/proc/" + std::to_string(pid) + "/maps";
+  if (std::FILE* file = std::fopen(maps.c_str(), "re"); file != nullptr) {
+    char* line = nullptr;
+    std::size_t size = 0;
+    std::string path;
+    while (path.empty() && getline(&line, &size, file) > 0) {
+      std::string_view text = line;
+      if (text.find(" rw-s ") == std::string_view::npos || text.find('/') == std::string_view::npos) continue;
+      text.remove_prefix(text.find('/'));
+      if (text.ends_with('\n')) text.remove_suffix(1);
+      const auto owner = owner_of(std::string(text));
+      if (owner && owner->pid == pid) path = text;
+    }
+    std::free(line);
+    std::fclose(file);
+    if (!path.empty()) return path;
+  }
+  const std::string path = record_folder() + "/" + std::to_string(pid) + ".koila";
+  return owner_of(path) ? path : "";
+}
+
+void prune_records() {
+  std::size_t kept = 0;
+  for (const Entry& entry : entries()) {
+    if (is_of_the_living(entry)) continue;
+    if (entry.is_partial || ++kept > kMaxRecords) unlink(entry.path.c_str());
+  }
+}
+
+}  // namespace koila
