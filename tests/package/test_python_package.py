@@ -63,6 +63,7 @@ def check_training(fresh, tmp_path):
         assert "trained" in said
         found = json.loads(report.read_text())
         assert found["rescues"] > 0 and not found["refusals"], said
+    assert "rescue" in fresh.run(fresh.command, "report", report)
 
 
 @pytest.mark.skipif(not ADAPTER.exists(), reason="build/lib/libkoila_torch.so is not built (scripts/setup)")
