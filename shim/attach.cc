@@ -64,10 +64,10 @@ void attach() {
   const std::string library = folder + "/libkoila_torch.so";
   const std::string running = torch_version();
   const std::string built = built_for(folder + "/libkoila_torch.version");
-  if (built.empty()) return stay_out("koila stays out: " + library + " (or its .version file) is missing; build it with scripts/setup");
+  if (built.empty()) return stay_out("koila stays out: " + library + " (or its .version file) is missing; build it for this torch (docs/install.md)");
   if (!same_torch(running, built))
     return stay_out("koila stays out: this process runs torch " + (running.empty() ? "of unknown version" : running) +
-                    ", koila was built for torch " + built + "; build it with KOILA_PYTHON=<this python> scripts/setup");
+                    ", koila was built for torch " + built + "; build or install it for this one (docs/install.md)");
 
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return stay_out(std::string("koila stays out: ") + dlerror());

@@ -48,10 +48,10 @@ Library find_library(const std::string& asked) {
 
 Library find_library_from(const std::string& folder) {
   Library library;
-  // Built: tool/ beside lib/. Installed: bin/ beside lib/, which Debian divides by architecture. A Python package: all in one folder, or the
-  // command in the environment's bin/.
-  for (const std::string place : {"", "/lib", "/../lib", "/../lib/*-linux-gnu", "/../lib64", "/..", "/../lib/python3*/site-packages/koila",
-                                   "/../lib/python3*/site-packages/koila/lib", "/../lib/python3*/dist-packages/koila"}) {
+  // Installed: as the build was told. Built: tool/ beside lib/. Moved: bin/ beside lib/, which Debian divides by architecture. A Python package:
+  // all in one folder, or the command in the environment's bin/.
+  for (const std::string place : {"", "/" KOILA_LIB_FROM_TOOL, "/lib", "/../lib", "/../lib/*-linux-gnu", "/../lib64", "/..",
+                                   "/../lib/python3*/site-packages/koila", "/../lib/python3*/site-packages/koila/lib", "/../lib/python3*/dist-packages/koila"}) {
     glob_t found = {};
     if (glob((folder + place + kName).c_str(), 0, nullptr, &found) == 0) library = library_at(real_path(found.gl_pathv[0]));
     globfree(&found);

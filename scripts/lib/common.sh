@@ -5,6 +5,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
 python=$root/.venv/bin/python
 
+# ccache: the same file compiled the same way in another checkout is a hit.
+export CCACHE_NOHASHDIR=1
+
 say() { printf 'koila: %s\n' "$*" >&2; }
 
 fail() {

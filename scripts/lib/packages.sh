@@ -10,6 +10,7 @@ needed_packages=(
   'nlohmann-json3-dev header:nlohmann/json.hpp'
   'libcli11-dev header:CLI/App.hpp'
   'libgtest-dev header:gtest/gtest.h'
+  'cmake command:cmake'
 )
 
 is_there() {
