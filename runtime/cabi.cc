@@ -254,7 +254,7 @@ KOILA_API int koila_write_report(const char* path) {
   koila::quietly([&] {
     const auto target = koila::parse_report_target(koila::text_of(path));
     if (Runtime::get() == nullptr || !target) return;
-    const std::string problem = koila::write_report(*target, Runtime::get()->report_data());
+    const std::string problem = koila::write_report(*target, Runtime::get()->report_data(koila::RunEnd::kRunning, target->kind == koila::ReportTarget::Kind::kPickle));
     if (problem.empty()) result = 0;
     else koila::log::write(KOILA_LOG_ERROR, problem);
   });

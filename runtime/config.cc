@@ -301,7 +301,7 @@ std::optional<int> parse_log_level(const std::string& name) {
 }
 
 bool Config::wants_snapshot() const {
-  return std::any_of(reports.begin(), reports.end(), [](const ReportTarget& target) { return target.path.ends_with(".pickle"); });
+  return std::any_of(reports.begin(), reports.end(), [](const ReportTarget& target) { return target.kind == ReportTarget::Kind::kPickle; });
 }
 
 std::optional<ReportTarget> parse_report_target(const std::string& path) {

@@ -15,6 +15,9 @@ class RunClock {
   double started() const { return started_; }  // since 1970
   double now() const { return at(CLOCK_MONOTONIC) - begin_; }
 
+  std::chrono::steady_clock::time_point begin() const {
+    return std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(begin_)));
+  }
   double seconds_at(std::chrono::steady_clock::time_point moment) const {
     return std::chrono::duration<double>(moment.time_since_epoch()).count() - begin_;  // it is CLOCK_MONOTONIC
   }

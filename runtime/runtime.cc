@@ -374,7 +374,7 @@ DeviceFigures Runtime::figures_of(int device) {
   return figures;
 }
 
-ReportData Runtime::report_data(RunEnd end) {
+ReportData Runtime::report_data(RunEnd end, bool every_block) {
   ReportData data = identity();
   data.seconds = clock_.now();
   data.end = end;
@@ -393,6 +393,10 @@ ReportData Runtime::report_data(RunEnd end) {
   data.facts = findings_->facts();
   data.facts.size_cache = config_.cache.empty() ? 0 : 1;
   data.steps = steps_->snapshot();
+  if (every_block) {
+    data.blocks = tensor_book_->blocks();
+    data.trace = tensor_book_->trace(clock_.begin());
+  }
   return data;
 }
 
@@ -412,7 +416,7 @@ void Runtime::at_exit() {
 
 void Runtime::write_reports() {
   try {
-    const ReportData data = report_data(RunEnd::kExited);
+    const ReportData data = report_data(RunEnd::kExited, config_.wants_snapshot());
     const bool did_something = data.events.steps > 0 || !data.events.oom_events.empty();
     // A data loader's workers would each add a report of nothing, and overwrite the program's.
     if ((forked_ || is_worker_) && !did_something) return;

@@ -120,7 +120,8 @@ class Runtime {
   // Null where none is kept, or not yet. Once there it stays, but not for the child of a fork.
   RecordWriter* record() { return record_.load(std::memory_order_acquire); }
 
-  ReportData report_data(RunEnd end = RunEnd::kRunning);
+  // `every_block`: with what a snapshot lists.
+  ReportData report_data(RunEnd end = RunEnd::kRunning, bool every_block = false);
 
  private:
   explicit Runtime(Config config);

@@ -21,7 +21,10 @@ void note_allocation_failure(const AllocationFailure& failure) {
     last = failure;
   }
   allocator_ran_out();
-  if (session().rescue && !session().owned_by_this_thread()) {
+  if (!session().rescue) {
+    const bool track = session().runtime->settings->mode == KOILA_MODE_TRACK;
+    report_refusal(describe_out_of_memory(""), track ? "KOILA_MODE=track only counts." : "koila stays out of this process.", 0);
+  } else if (!session().owned_by_this_thread()) {
     report_refusal({failure.device, KOILA_FORWARD, "", failure.requested, failure.live},
                    "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.", 0);
   }
