@@ -45,13 +45,10 @@ struct Checked {
     __atomic_store_n(&check, check_of(bytes, sizeof(T)), __ATOMIC_RELEASE);
   }
 
-  bool is_blank() const {
-    const char zeros[sizeof(T)] = {};
-    return check == 0 && std::memcmp(&value, zeros, sizeof(T)) == 0;
-  }
+  // Never written, or cut off in the middle of that.
+  bool is_blank() const { return check == 0; }
   bool is_whole() const { return check == check_of(&value, sizeof(T)); }
-  // Not whole, and not for having been cut off in the middle either.
-  bool is_damaged() const { return check != 0 && !is_whole(); }
+  bool is_damaged() const { return !is_blank() && !is_whole(); }
 };
 
 template <class T>

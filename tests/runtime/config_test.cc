@@ -35,6 +35,13 @@ TEST(Config, DefaultsWithoutVariables) {
   EXPECT_EQ(parsed.config.ladder, 0b0111);
 }
 
+TEST(Config, NoRecordWhereItIsOff) {
+  const ParsedConfig parsed = parse({{"KOILA_RECORD", "off"}});
+  EXPECT_TRUE(parsed.problems.empty());
+  EXPECT_FALSE(parsed.config.keeps_record);
+  EXPECT_EQ(parsed.config.record, "");
+}
+
 TEST(Config, ReadsEveryVariable) {
   const ParsedConfig parsed = parse({{"KOILA_MODE", "lazy"},
                                      {"KOILA_MICROBATCH", "7"},
@@ -54,6 +61,8 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_TRUE(parsed.problems.empty());
   const Config& config = parsed.config;
   EXPECT_EQ(config.mode, KOILA_MODE_LAZY);
+  EXPECT_EQ(config.record, "run-%p.koila");
+  EXPECT_TRUE(config.keeps_record);
   EXPECT_EQ(config.microbatch, 7);
   EXPECT_EQ(config.cpu_memory.kind, MemoryBudget::Kind::kBytes);
   EXPECT_EQ(config.cpu_memory.bytes, 512LL << 20);

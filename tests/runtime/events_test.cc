@@ -56,6 +56,24 @@ TEST(Events, ListsAreBoundedAndTotalsAreNot) {
   EXPECT_EQ(list.last_region.micro_batch, kMany - 1);
 }
 
+TEST(Events, AStepHasItsOwnRescuesAndRegions) {
+  Events events;
+  events.add_oom(rescue("aten::linear", 1));
+  events.add_region({.device = KOILA_CPU, .batch = 64, .micro_batch = 16, .runs = 4, .forward_only = 0, .halvings = 0, .operators = 1, .seconds = 0});
+  const EndedStep first = events.add_step();
+  EXPECT_EQ(first.number, 1);
+  EXPECT_EQ(first.rescues, 1);
+  EXPECT_EQ(first.batch, 64);
+  EXPECT_EQ(first.micro_batch, 16);
+  const EndedStep second = events.add_step();
+  EXPECT_EQ(second.number, 2);
+  EXPECT_EQ(second.rescues, 0);
+  EXPECT_EQ(second.batch, 0) << "nothing of it was split";
+  events.add_oom(rescue("aten::linear", 2));
+  EXPECT_EQ(events.snapshot().oom_events.at(0).step, 0);
+  EXPECT_EQ(events.snapshot().oom_events.at(1).step, 2);
+}
+
 TEST(Events, FullBatchKeepsTheLargestCall) {
   Events events;
   events.add_full_batch("aten::sort", 10);

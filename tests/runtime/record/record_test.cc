@@ -291,11 +291,11 @@ TEST_F(Record, LongTextsAreCutBetweenCharacters) {
   const auto writer = open();
   Events events;
   events.write_to(writer.get());
-  std::string umlauts = "a";
+  std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
   events.add_note(umlauts);
   const std::string note = read_record(path()).data.value().events.notes.at(0);
-  EXPECT_EQ(note, umlauts.substr(0, 511));
+  EXPECT_EQ(note, umlauts.substr(0, 510));
 }
 
 TEST_F(Record, TellsHowTheRunEnded) {
@@ -564,6 +564,24 @@ TEST_F(Record, OfAHalfWrittenTwinTheOneBeforeIsThere) {
       torn = twin;
     }
   }
+}
+
+TEST_F(DamagedRecord, WhatWasCutOffInTheMiddleIsNoDamage) {
+  std::string bytes = whole_;
+  auto& base = *reinterpret_cast<record::Base*>(bytes.data());
+  base.regions[1].value.batch = 1;
+  base.notes[2].value = std::string("half of it");
+  base.oom_events.of[4].of[0].value.number = 1;
+  base.full_batch.of[0].of[0].check = 0;
+  base.full_batch.of[2].of[0].value.number = 1;
+  base.page.of[0].check = 0;
+  write(bytes);
+  const ReadRecord read = read_record(path("damaged"));
+  EXPECT_EQ(read.problem, "");
+  EXPECT_EQ(read.data.value().events.regions.size(), 1U);
+  EXPECT_EQ(read.data->events.notes.size(), 2U);
+  EXPECT_EQ(read.data->events.oom_events.size(), 4U);
+  EXPECT_EQ(read.data->events.full_batch.size(), 2U);
 }
 
 TEST_F(Record, WithoutRoomNothingIsWrittenAndNothingBreaks) {
