@@ -239,6 +239,7 @@ def test_leaves_nothing_behind(answer_to) -> None:
     sys.modules["lazy"] = Lazy("lazy")
 
     def train():
+        first = 1
         kept = locals()
         kept["mine"] = 1
         outputs = [torch.ones(3)]
@@ -246,7 +247,7 @@ def test_leaves_nothing_behind(answer_to) -> None:
         noisy_list = [noisy]
         gone = weakref.ref(outputs[0])
         holder_of(outputs[0]._cdata)
-        assert kept["mine"] == 1
+        assert kept["mine"] == 1 and kept["first"] == 1
         kept.clear()
         del outputs
         print("tensor gone", gone() is None)
@@ -261,6 +262,13 @@ def test_leaves_nothing_behind(answer_to) -> None:
         print("tensor gone", gone() is None)
         exec("print('exec', written)") if sys.version_info < (3, 13) else print("exec 5")
 
+    class Odd:
+        __slots__ = ("held",)
+        @property
+        def __dict__(self):
+            print("asked for its attributes")
+            return {}
+
     def middle():
         inner = torch.ones(3)
         gone = weakref.ref(inner)
@@ -270,6 +278,12 @@ def test_leaves_nothing_behind(answer_to) -> None:
 
     def below(impl):
         holder_of(impl)
+        odd = Odd()
+        odd.held = [torch.ones(3)]
+        hidden = [iter([odd])]
+        impl = odd.held[0]._cdata
+        del odd
+        assert "`held`" in holder_of(impl), holder_of(impl)
 
     train()
     runs_code()

@@ -84,6 +84,15 @@ TEST(Leaks, GrowthThatIsTakenBackIsNone) {
               })).empty());
 }
 
+TEST(Leaks, GrowthWithDipsIsNone) {
+  const std::vector<std::int64_t> lengths = {10, 30, 20, 25, 40, 50, 45, 60};
+  EXPECT_TRUE(find_leaks(looks([&](std::int64_t step) {
+                Alive alive;
+                for (std::int64_t birth = 1; birth <= 5; ++birth) alive.emplace_back(birth, lengths[static_cast<std::size_t>(step / 10 - 1)] * kMi);
+                return alive;
+              })).empty());
+}
+
 TEST(Leaks, AFewBytesAreNone) {
   const auto few = [](std::int64_t bytes) {
     return find_leaks(looks([=](std::int64_t step) {

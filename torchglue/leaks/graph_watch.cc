@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "runtime/leaks.h"
@@ -14,8 +15,8 @@ namespace koila {
 
 namespace {
 
-constexpr int64_t kLookEvery = 8;         // steps
-constexpr int64_t kFirstLook = 16;        // before it, much is made once
+constexpr int64_t kLookEvery = 8;         // steps, at first; then after a 16th of the steps so far
+constexpr int64_t kRarer = 16;
 constexpr int64_t kNodesAtLeast = 64;
 constexpr int64_t kBytesOfANode = 4096;   // no node has more: a heap that grew more grew by something else too
 
@@ -34,7 +35,8 @@ void GraphWatch::after_step(bool may_search) {
   boundaries_.push_back(at::sequence_number::peek());
   if (boundaries_.size() > kBoundaries) boundaries_.pop_front();
   ++steps_;
-  if (steps_ < kFirstLook || steps_ % kLookEvery != 0) return;
+  if (steps_ < next_look_) return;
+  next_look_ = steps_ + std::max(kLookEvery, steps_ / kRarer);
   const std::optional<int64_t> heap = heap_in_use();
   if (!heap) return;
   looks_.emplace_back(steps_, *heap - session().runtime->live_bytes(KOILA_CPU));
