@@ -56,6 +56,7 @@ void on_tensor_gone(int device, std::uintptr_t address, std::int64_t bytes) {
   quietly([&] {
     Runtime::get()->tensor_book().remove(device, address);
     Runtime::get()->on_tensors(device, -bytes);
+    if (device >= 0 && is_device(device)) Runtime::get()->on_sample(device);
   });
 }
 

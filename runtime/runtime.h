@@ -77,7 +77,9 @@ class Runtime {
   // The live bytes of a device changed, and the account of its tensors with them; for its timeline. Two comparisons, where it is nothing to note.
   // (So reserve() is too early: what the memory is for is not known yet.) `device` must be one of is_device.
   void on_sample(int device) {
-    const std::int64_t live = ledger_.of(device).live();
+    // Of a CUDA device that has tensors these are followed: the caching allocator's own memory hardly changes after the first steps.
+    const std::int64_t tensors = device >= 0 ? tensors_[device].live() : 0;
+    const std::int64_t live = tensors > 0 ? tensors : ledger_.of(device).live();
     if ((*timelines_)[device - kFirstPlace].due(live)) take_sample(device, live);
   }
 

@@ -35,7 +35,7 @@ struct Holder {
 // A moment on a device.
 struct Sample {
   double seconds = 0;
-  std::int64_t live_bytes = 0;
+  std::int64_t live_bytes = 0;  // on a CUDA device with tensors, these; else what CUDA gave
   CategoryBytes by_category = {};
 };
 
