@@ -61,7 +61,7 @@ def script(lines):
 
 @pytest.fixture
 def scratch(tmp_path):
-    for name in ("examples", "build", "scripts", "tests", "README.md"):
+    for name in ("examples", "build", "scripts", "tests", ".venv", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 

@@ -29,20 +29,23 @@ def test_what_is_alive_is_told_by_category(tmp_path, optimizer, mode):
     peak = cpu["peak_by_category"]
     for name in ("parameters", "inputs", "activations"):
         assert peak[name] == expected[name], name
-    # AdamW's step counters are tensors of four bytes.
-    assert peak["optimizer_state"] == expected["optimizer_state"]
+    # Some numbers that the update made may still be on koila's tape.
+    assert 0 <= peak["optimizer_state"] - expected["optimizer_state"] <= 64
     # At the peak the second layer's gradients are there, or not yet.
     assert 0 <= peak["gradients"] <= expected["gradients"]
     assert cpu["peak_bytes"] * 0.98 <= sum(peak.values()) <= cpu["peak_bytes"]
 
 
-def test_a_step_in_micro_batches_is_told_by_category_too(tmp_path):
+def test_a_rescued_run_is_told_by_category_too(tmp_path):
     _, whole = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_MODE="track")
-    line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_MICROBATCH="256")
-    expected, peak = json.loads(line), report["devices"]["cpu"]["peak_by_category"]
+    budget = whole["devices"]["cpu"]["peak_bytes"] * 2 // 3
+    line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_CPU_MEMORY=f"{budget}B")
+    expected, cpu = json.loads(line), report["devices"]["cpu"]
+    assert report["rescues"] > 0
+    peak = cpu["peak_by_category"]
     assert peak["parameters"] == expected["parameters"]
-    assert peak["optimizer_state"] == expected["optimizer_state"]
-    assert peak["activations"] < whole["devices"]["cpu"]["peak_by_category"]["activations"] / 4
+    assert peak["activations"] < whole["devices"]["cpu"]["peak_by_category"]["activations"]
+    assert budget * 0.9 < sum(peak.values()) <= cpu["peak_bytes"] <= budget
 
 
 def test_holders_at_the_peak_name_operators_and_lines(tmp_path):
