@@ -166,8 +166,6 @@ typedef struct koila_runtime {
   int64_t (*tensor_bytes)(int device);
   void (*mark_peak)(int device);
   int64_t (*marked_peak)(int device);
-  // The tensors within the blocks of a CUDA device's caching allocator that were there before anybody looked: so many bytes.
-  void (*on_tensors)(int device, int64_t change);
   // A tensor's memory that came, on the CPU or within a block of the caching allocator; and went. Unknown addresses are no error. Waits for nothing but
   // short locks of its own, so that an allocator may call it under its lock.
   void (*on_tensor)(int device, uintptr_t address, int64_t bytes, koila_origin origin);

@@ -42,7 +42,6 @@ void mark_peak(int device) {
   if (is_device(device)) Runtime::get()->tensors(device).mark_peak();
 }
 std::int64_t marked_peak(int device) { return is_device(device) ? Runtime::get()->tensors(device).marked_peak() : 0; }
-void on_tensors(int device, std::int64_t change) { Runtime::get()->on_tensors(device, change); }
 
 void on_tensor(int device, std::uintptr_t address, std::int64_t bytes, koila_origin origin) {
   quietly([&] {
@@ -151,7 +150,6 @@ koila_runtime table = {
     .tensor_bytes = tensor_bytes,
     .mark_peak = mark_peak,
     .marked_peak = marked_peak,
-    .on_tensors = on_tensors,
     .on_tensor = on_tensor,
     .on_tensor_gone = on_tensor_gone,
     .set_category = set_category,

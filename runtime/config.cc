@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/bytes.h"
+#include "runtime/edit_distance.h"
 
 extern char** environ;
 
@@ -208,21 +209,6 @@ constexpr Variable kVariables[] = {
 
 // Read by koila's scripts, and in the environment of whatever they start.
 constexpr const char* kScriptVariables[] = {"KOILA_PYTHON"};
-
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 std::string unknown_name(const std::string& name) {
   const auto* nearest = &kVariables[0];

@@ -1,85 +1,18 @@
 #include "runtime/runtime.h"
 
 #include <pthread.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "runtime/bytes.h"
 #include "runtime/log.h"
-#include "runtime/memory_limit.h"
 #include "runtime/record/record.h"
 #include "runtime/rule_book.h"
-#include "runtime/rule_text.h"
+#include "runtime/surroundings.h"
 
 namespace koila {
-namespace {
-
-std::string read_arguments() {
-  std::FILE* file = std::fopen("/proc/self/cmdline", "re");
-  if (file == nullptr) return "";
-  char buffer[4096];
-  const std::size_t n = std::fread(buffer, 1, sizeof buffer, file);
-  std::fclose(file);
-  std::string arguments(buffer, n);
-  while (!arguments.empty() && arguments.back() == '\0') arguments.pop_back();
-  std::replace(arguments.begin(), arguments.end(), '\0', ' ');
-  return arguments;
-}
-
-// A worker that Python's multiprocessing started afresh, or had a server fork; its parent has the program's report.
-bool is_spawned_worker(const std::string& arguments) {
-  return arguments.find("--multiprocessing-fork") != std::string::npos || arguments.find("from multiprocessing.forkserver import main") != std::string::npos;
-}
-
-bool is_writable_folder(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && access(path.c_str(), W_OK | X_OK) == 0;
-}
-
-// A path as it was meant when the program was started: it may change its folder before a report is written.
-std::string from_here(const std::string& path) {
-  if (path.empty() || path.front() == '/') return path;
-  char* here = get_current_dir_name();
-  const std::string absolute = here != nullptr ? std::string(here) + "/" + path : path;
-  std::free(here);
-  return absolute;
-}
-
-// What the environment alone does not tell. Both add to the problems, as parse_config does.
-
-std::string find_spill_dir(ParsedConfig& parsed) {
-  const char* temporary = std::getenv("TMPDIR");
-  const std::string fallback = temporary != nullptr && is_writable_folder(temporary) ? temporary : "/tmp";
-  const std::string& asked = parsed.config.spill_dir;
-  if (asked.empty()) return fallback;
-  if (is_writable_folder(asked)) return asked;
-  parsed.problems.push_back({KOILA_LOG_WARN, "KOILA_SPILL_DIR=" + asked + " is not a folder that can be written; using " + fallback});
-  return fallback;
-}
-
-std::int64_t find_cpu_budget(ParsedConfig& parsed) {
-  const MemoryBudget& asked = parsed.config.cpu_memory;
-  if (asked.kind == MemoryBudget::Kind::kNone) return 0;
-  const std::optional<std::int64_t> budget = resolve_budget(asked, read_memory_facts());
-  if (budget) parsed.problems.push_back({KOILA_LOG_INFO, "budget for CPU tensors: " + format_bytes(*budget)});
-  else parsed.problems.push_back({KOILA_LOG_WARN, "KOILA_CPU_MEMORY: this machine's memory cannot be read; using no budget"});
-  return budget.value_or(0);
-}
-
-// The rules of the file that KOILA_RULES names; what is wrong with it is worth a line in the report too.
-ParsedRules find_rules(ParsedConfig& parsed) {
-  if (parsed.config.rules.empty()) return {};
-  ParsedRules rules = read_rules(parsed.config.rules);
-  for (const std::string& error : rules.errors) parsed.problems.push_back({KOILA_LOG_WARN, error});
-  return rules;
-}
-
-}  // namespace
-
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
 
 Runtime::Runtime(Config config) : config_(std::move(config)), tensor_book_(new TensorBook(config_.wants_snapshot())) {
@@ -89,9 +22,9 @@ Runtime::Runtime(Config config) : config_(std::move(config)), tensor_book_(new T
 bool Runtime::start() {
   ParsedConfig parsed = parse_config(koila_environment());
   if (parsed.config.mode == KOILA_MODE_OFF) return false;
-  for (ReportTarget& target : parsed.config.reports) target.path = from_here(target.path);
-  parsed.config.log_file = from_here(parsed.config.log_file);
-  parsed.config.record = from_here(parsed.config.record);
+  for (ReportTarget& target : parsed.config.reports) target.path = absolute_path(target.path);
+  parsed.config.log_file = absolute_path(parsed.config.log_file);
+  parsed.config.record = absolute_path(parsed.config.record);
   log::open(parsed.config.log_level, parsed.config.log_file);
   const std::string spill_dir = find_spill_dir(parsed);
   const std::int64_t cpu_budget = find_cpu_budget(parsed);
@@ -105,7 +38,7 @@ bool Runtime::start() {
   // Leaked on purpose: tensors outlive every exit handler.
   auto* runtime = new Runtime(std::move(parsed.config));
   runtime->spill_dir_ = spill_dir;
-  runtime->cache_ = from_here(expand_path(runtime->config_.cache));
+  runtime->cache_ = absolute_path(expand_path(runtime->config_.cache));
   runtime->ledger_.of(KOILA_CPU).set_budget(cpu_budget);
   runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
 

@@ -8,6 +8,7 @@
 
 #include "runtime/record/record.h"
 #include "runtime/rule_text.h"
+#include "runtime/surroundings.h"
 #include "runtime/torch_release.h"
 #include "tool/elf_file.h"
 #include "tool/files.h"
@@ -109,7 +110,7 @@ Environment koila_only(const Environment& environment) {
 }
 
 void examine_folder_of(const std::string& name, const std::string& path, Findings& findings) {
-  const std::string folder = folder_of(absolute(path));
+  const std::string folder = folder_of(absolute_path(path));
   if (access(folder.c_str(), W_OK | X_OK) != 0)
     findings.push_back(warning(name + "=" + path + ": nothing can be written in " + folder, "name a folder that exists and can be written"));
 }

@@ -59,14 +59,6 @@ std::string folder_of(const std::string& path) {
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-std::string absolute(const std::string& path) {
-  if (path.empty() || path.front() == '/') return path;
-  char* here = get_current_dir_name();
-  const std::string whole = here != nullptr ? std::string(here) + "/" + path : path;
-  std::free(here);
-  return whole;
-}
-
 std::string real_path(const std::string& path) {
   char* real = realpath(path.c_str(), nullptr);
   const std::string whole = real != nullptr ? real : path;

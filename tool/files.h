@@ -23,8 +23,7 @@ bool is_folder(const std::string& path);
 std::string folder_of(const std::string& path);
 std::string name_of(const std::string& path);
 
-// As it reads from the root; the path itself where that cannot be told. `real` follows links as well.
-std::string absolute(const std::string& path);
+// As it reads from the root, links followed; the path itself where that cannot be told.
 std::string real_path(const std::string& path);
 
 // What stands between the separators, without empty parts.

@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <sys/statvfs.h>
 
+#include "runtime/surroundings.h"
 #include "runtime/torch_release.h"
 #include "tool/elf_file.h"
 #include "tool/files.h"
@@ -14,7 +15,7 @@ constexpr const char* kName = "/libkoila.so";
 
 Library library_at(const std::string& path) {
   Library library;
-  library.path = absolute(path);
+  library.path = absolute_path(path);
   library.looked_in = {folder_of(library.path)};
   const std::string folder = folder_of(library.path);
   if (is_file(folder + "/libkoila_torch.so")) library.built_for = built_for(folder + "/libkoila_torch.version");

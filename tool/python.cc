@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/surroundings.h"
 #include "runtime/torch_release.h"
 #include "tool/child.h"
 #include "tool/files.h"
@@ -81,7 +82,7 @@ TorchFacts find_torch(const Program& program) {
   for (const std::string& library : facts->needed) {
     if (!library.starts_with("libtorch") && !library.starts_with("libc10")) continue;
     const std::string found = find_needed(program.binary, *facts, library);
-    if (!found.empty()) return torch_in(folder_of(folder_of(absolute(found))));
+    if (!found.empty()) return torch_in(folder_of(folder_of(absolute_path(found))));
   }
   return torch;
 }

@@ -1,11 +1,11 @@
 #include "torchglue/saved_hooks.h"
 
 #include <ATen/SavedTensorHooks.h>
-#include <dlfcn.h>
 
 #include <string_view>
 
 #include "torchglue/facts/facts.h"
+#include "torchglue/python_function.h"
 
 namespace koila {
 
@@ -36,7 +36,7 @@ struct Python {
   }
   template <class F>
   static void find(F& function, const char* name) {
-    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+    function = python_function<F>(name);
   }
   bool complete() const {
     return gil_ensure != nullptr && gil_release != nullptr && get_attribute != nullptr && as_utf8 != nullptr && clear_error != nullptr && drop != nullptr;

@@ -16,7 +16,7 @@ def environment(**settings):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
     clean.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
     if settings:
-        clean.update(LD_PRELOAD=str(LIBRARY), KOILA_REPORT="off", **settings)
+        clean.update({"LD_PRELOAD": str(LIBRARY), "KOILA_REPORT": "off"} | settings)
     return clean
 
 

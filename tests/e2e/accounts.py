@@ -1,12 +1,20 @@
 """A training loop whose bytes of each kind can be counted by hand; the last line of its output says what they are.
 
-    accounts.py OPTIMIZER [STEPS]
+    accounts.py OPTIMIZER [DEVICE]
 """
 
+import ctypes
 import json
+import os
 import sys
+from pathlib import Path
 
 import torch
+
+device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+if device != "cpu":
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "cuda" / "device"))
+    import sim_cuda  # noqa: F401
 
 ROWS, WIDTH, HIDDEN = 2048, 256, 512
 
@@ -16,15 +24,15 @@ def nbytes(tensors):
 
 
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, WIDTH))
+model = torch.nn.Sequential(torch.nn.Linear(WIDTH, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, WIDTH)).to(device)
 optimizer = getattr(torch.optim, sys.argv[1])(model.parameters(), lr=1e-3)
-for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 5):
-    data, target = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WIDTH)
+for _ in range(5):
+    data, target = torch.randn(ROWS, WIDTH, device=device), torch.randn(ROWS, WIDTH, device=device)
     optimizer.zero_grad()
     loss = torch.nn.functional.mse_loss(model(data), target)
     loss.backward()
     optimizer.step()
-state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
+state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value) and value.device.type == device]
 print(
     json.dumps(
         {
@@ -35,5 +43,9 @@ print(
             # Alive when backward begins: what the ReLU gives (the layer before it keeps nothing of its own), what the second layer gives, and the loss.
             "activations": 4 * ROWS * (HIDDEN + WIDTH) + 4,
         }
-    )
+    ),
+    flush=True,
 )
+if device != "cpu":  # PyTorch's threads for devices do not always survive Python's end
+    ctypes.CDLL(None).koila_write_report(os.environ["KOILA_REPORT"].encode())
+    os._exit(0)

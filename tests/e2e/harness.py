@@ -170,7 +170,7 @@ def clean_environment(extra):
 
 def koila_environment(mode, microbatch=None, **more):
     assert LIBRARY.exists(), f"{LIBRARY} is not there: scripts/setup builds it"
-    environment = {"LD_PRELOAD": str(LIBRARY), "KOILA_MODE": mode, "KOILA_REPORT": "off"}
+    environment = {"LD_PRELOAD": str(LIBRARY), "KOILA_MODE": mode, "KOILA_REPORT": "off", "KOILA_RECORD": "off"}
     if microbatch:
         environment["KOILA_MICROBATCH"] = str(microbatch)
     environment.update(more)
@@ -179,7 +179,7 @@ def koila_environment(mode, microbatch=None, **more):
 
 def shell_command(environment, case, budget, inject):
     """A command that runs the case alone, in the foreground."""
-    parts = [f"{k}={v}" for k, v in environment.items() if k not in ("LD_PRELOAD", "KOILA_REPORT")]
+    parts = [f"{k}={v}" for k, v in environment.items() if k not in ("LD_PRELOAD", "KOILA_REPORT", "KOILA_RECORD")]
     command = " ".join(parts + ["python tests/e2e/one.py", case.family])
     for field in dataclasses.fields(Case):
         value = getattr(case, field.name)

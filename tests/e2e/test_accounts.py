@@ -9,6 +9,7 @@ import pytest
 from harness import LIBRARY, ROOT, clean_environment
 
 FOLDER = Path(__file__).parent
+KERNELS = ROOT / "build" / "tests" / "cuda" / "device" / "libsim_cuda_kernels.so"
 
 
 def run(tmp_path, *command, **variables):
@@ -34,6 +35,19 @@ def test_what_is_alive_is_told_by_category(tmp_path, optimizer, mode):
     # At the peak the second layer's gradients are there, or not yet.
     assert 0 <= peak["gradients"] <= expected["gradients"]
     assert cpu["peak_bytes"] * 0.98 <= sum(peak.values()) <= cpu["peak_bytes"]
+
+
+@pytest.mark.skipif(not KERNELS.exists(), reason="needs the simulated device")
+def test_tensors_of_a_cuda_device_are_told_by_category(tmp_path):
+    line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", "cuda")
+    expected, device = json.loads(line), report["devices"]["cuda:0"]
+    peak = device["peak_by_category"]
+    for name in ("parameters", "inputs", "activations", "optimizer_state"):
+        assert peak[name] == expected[name], name
+    # By PyTorch's own allocator, which tells of each tensor.
+    assert sum(peak.values()) == device["tensor_peak_bytes"] <= device["peak_bytes"]
+    assert sum(device["live_by_category"].values()) == device["tensor_bytes"]
+    assert max(device["timeline"]["live_bytes"]) == device["tensor_peak_bytes"]
 
 
 def test_a_rescued_run_is_told_by_category_too(tmp_path):

@@ -1,7 +1,6 @@
 #include "torchglue/leaks/holders.h"
 
 #include <ATen/core/Tensor.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 
 #include "holders_py.h"
 #include "torchglue/graph_walk.h"
+#include "torchglue/python_function.h"
 #include "torchglue/tape/tape.h"
 #include "torchglue/tensor_memory.h"
 
@@ -21,34 +21,28 @@ constexpr size_t kSamples = 2;              // tensors of a leak that are asked 
 
 // What is needed of CPython; looked up, so that LibTorch programs need none of it.
 struct Python {
-  int (*is_initialized)() = find<int (*)()>("Py_IsInitialized");
-  int (*gil_ensure)() = find<int (*)()>("PyGILState_Ensure");
-  void (*gil_release)(int) = find<void (*)(int)>("PyGILState_Release");
-  void (*fetch)(void**, void**, void**) = find<void (*)(void**, void**, void**)>("PyErr_Fetch");
-  void (*restore)(void*, void*, void*) = find<void (*)(void*, void*, void*)>("PyErr_Restore");
-  void (*clear_error)() = find<void (*)()>("PyErr_Clear");
-  void* (*new_dict)() = find<void* (*)()>("PyDict_New");
-  int (*set_item)(void*, const char*, void*) = find<int (*)(void*, const char*, void*)>("PyDict_SetItemString");
-  void (*clear_dict)(void*) = find<void (*)(void*)>("PyDict_Clear");
-  void* (*builtins)() = find<void* (*)()>("PyEval_GetBuiltins");
-  void* (*modules)() = find<void* (*)()>("PyImport_GetModuleDict");
-  void* (*run)(const char*, int, void*, void*) = find<void* (*)(const char*, int, void*, void*)>("PyRun_String");
-  const char* (*as_utf8)(void*) = find<const char* (*)(void*)>("PyUnicode_AsUTF8");
-  void (*drop)(void*) = find<void (*)(void*)>("Py_DecRef");
+  int (*is_initialized)() = python_function<int (*)()>("Py_IsInitialized");
+  int (*gil_ensure)() = python_function<int (*)()>("PyGILState_Ensure");
+  void (*gil_release)(int) = python_function<void (*)(int)>("PyGILState_Release");
+  void (*fetch)(void**, void**, void**) = python_function<void (*)(void**, void**, void**)>("PyErr_Fetch");
+  void (*restore)(void*, void*, void*) = python_function<void (*)(void*, void*, void*)>("PyErr_Restore");
+  void (*clear_error)() = python_function<void (*)()>("PyErr_Clear");
+  void* (*new_dict)() = python_function<void* (*)()>("PyDict_New");
+  int (*set_item)(void*, const char*, void*) = python_function<int (*)(void*, const char*, void*)>("PyDict_SetItemString");
+  void (*clear_dict)(void*) = python_function<void (*)(void*)>("PyDict_Clear");
+  void* (*builtins)() = python_function<void* (*)()>("PyEval_GetBuiltins");
+  void* (*modules)() = python_function<void* (*)()>("PyImport_GetModuleDict");
+  void* (*run)(const char*, int, void*, void*) = python_function<void* (*)(const char*, int, void*, void*)>("PyRun_String");
+  const char* (*as_utf8)(void*) = python_function<const char* (*)(void*)>("PyUnicode_AsUTF8");
+  void (*drop)(void*) = python_function<void (*)(void*)>("Py_DecRef");
   // From Python 3.11 on: the program's trace functions are left out. Without them, nothing is looked for.
-  void* (*thread)() = find<void* (*)()>("PyThreadState_Get");
-  void (*enter_tracing)(void*) = find<void (*)(void*)>("PyThreadState_EnterTracing");
-  void (*leave_tracing)(void*) = find<void (*)(void*)>("PyThreadState_LeaveTracing");
+  void* (*thread)() = python_function<void* (*)()>("PyThreadState_Get");
+  void (*enter_tracing)(void*) = python_function<void (*)(void*)>("PyThreadState_EnterTracing");
+  void (*leave_tracing)(void*) = python_function<void (*)(void*)>("PyThreadState_LeaveTracing");
 
   bool here() const {
     return is_initialized && gil_ensure && gil_release && fetch && restore && clear_error && new_dict && set_item && clear_dict && builtins && modules && run &&
            as_utf8 && drop && thread && enter_tracing && leave_tracing && is_initialized() != 0;
-  }
-
- private:
-  template <class F>
-  static F find(const char* name) {
-    return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
   }
 };
 

@@ -54,16 +54,23 @@ void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t
   note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), session().runtime->live_bytes(static_cast<int>(device))});
 }
 
+// Tensors that were there before anybody looked.
+void count_what_is_there(CUDAAllocator& allocator) {
+  for (const auto& segment : allocator.snapshot({0, 0}, /*include_traces=*/false).segments) {
+    uintptr_t address = segment.address;
+    for (const auto& block : segment.blocks) {
+      if (block.active) session().runtime->on_tensor(segment.device, address, static_cast<int64_t>(block.requested_size), {KOILA_SETUP, 0, 0});
+      address += block.size;
+    }
+  }
+}
+
 void attach_to(CUDAAllocator& allocator) {
   const koila_runtime& runtime = *session().runtime;
   try {
     allocator.attachOutOfMemoryObserver(on_out_of_memory);
-    // Between a reading of the statistics and the tracker an allocation on another thread may be missed; the program has just begun.
-    for (int device = 0; allocator.initialized() && device < KOILA_CUDA_DEVICES; ++device) {
-      if (runtime.live_bytes(device) == 0) continue;
-      const auto stats = allocator.getDeviceStats(static_cast<c10::DeviceIndex>(device));
-      runtime.on_tensors(device, stats.requested_bytes[static_cast<size_t>(StatType::AGGREGATE)].current);
-    }
+    // Between this and the tracker an allocation on another thread may be missed; the program has just begun.
+    if (allocator.initialized()) count_what_is_there(allocator);
     allocator.attachAllocatorTraceTracker(on_trace);
   } catch (const std::exception&) {
     runtime.on_note(("tensors on CUDA devices are not counted one by one: the allocator in use, " + allocator.name() + ", takes no observers.").c_str());

@@ -2,7 +2,6 @@
 
 #include <c10/util/flat_hash_map.h>
 #include <c10/util/hash.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/csrc/profiler/unwind/unwind.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "torchglue/python_function.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -57,12 +57,12 @@ struct Python {
     find(clear_error, "PyErr_Clear");
     find(keep, "Py_IncRef");
     find(drop, "Py_DecRef");
-    is_finalizing = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsFinalizing"));  // since 3.13, and before under another name
-    if (is_finalizing == nullptr) is_finalizing = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+    is_finalizing = python_function<int (*)()>("Py_IsFinalizing");  // since 3.13, and before under another name
+    if (is_finalizing == nullptr) is_finalizing = python_function<int (*)()>("_Py_IsFinalizing");
   }
   template <class F>
   void find(F& function, const char* name) {
-    function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
+    function = python_function<F>(name);
     complete_ &= function != nullptr;
   }
   bool complete_ = true;

@@ -1,11 +1,11 @@
 #include "torchglue/rescue/python_error.h"
 
 #include <c10/util/Exception.h>
-#include <dlfcn.h>
 
 #include <string>
 #include <string_view>
 
+#include "torchglue/python_function.h"
 #include "torchglue/rescue/oom.h"
 
 namespace koila {
@@ -14,24 +14,18 @@ namespace {
 
 // The few functions of Python's that this takes. A process that Python's errors come from has them; koila is built without Python.
 struct Python {
-  int (*lock)() = find<int (*)()>("PyGILState_Ensure");
-  void (*unlock)(int) = find<void (*)(int)>("PyGILState_Release");
-  void (*fetch)(void**, void**, void**) = find<void (*)(void**, void**, void**)>("PyErr_Fetch");
-  void (*restore)(void*, void*, void*) = find<void (*)(void*, void*, void*)>("PyErr_Restore");
-  void (*clear)() = find<void (*)()>("PyErr_Clear");
-  void* (*str)(void*) = find<void* (*)(void*)>("PyObject_Str");
-  const char* (*utf8)(void*) = find<const char* (*)(void*)>("PyUnicode_AsUTF8");
-  void (*let_go)(void*) = find<void (*)(void*)>("Py_DecRef");
-  int (*matches)(void*, void*) = find<int (*)(void*, void*)>("PyErr_GivenExceptionMatches");
-  void** exception = find<void**>("PyExc_Exception");
+  int (*lock)() = python_function<int (*)()>("PyGILState_Ensure");
+  void (*unlock)(int) = python_function<void (*)(int)>("PyGILState_Release");
+  void (*fetch)(void**, void**, void**) = python_function<void (*)(void**, void**, void**)>("PyErr_Fetch");
+  void (*restore)(void*, void*, void*) = python_function<void (*)(void*, void*, void*)>("PyErr_Restore");
+  void (*clear)() = python_function<void (*)()>("PyErr_Clear");
+  void* (*str)(void*) = python_function<void* (*)(void*)>("PyObject_Str");
+  const char* (*utf8)(void*) = python_function<const char* (*)(void*)>("PyUnicode_AsUTF8");
+  void (*let_go)(void*) = python_function<void (*)(void*)>("Py_DecRef");
+  int (*matches)(void*, void*) = python_function<int (*)(void*, void*)>("PyErr_GivenExceptionMatches");
+  void** exception = python_function<void**>("PyExc_Exception");
 
   bool here() const { return lock && unlock && fetch && restore && clear && str && utf8 && let_go && matches && exception; }
-
- private:
-  template <class F>
-  static F find(const char* name) {
-    return reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
-  }
 };
 
 // The thread's pending error, taken while this lives, and put back unless it is dropped.
