@@ -59,7 +59,7 @@ struct BatchOptions {
   bool empty_caches = true;
   // By how many bytes the process' CPU memory may grow during the call, by whatever thread; 0: no limit. Beyond it allocations fail. It is koila's
   // budget where koila is loaded and counts CPU tensors, else the kernel's limit for the process' data, which all memory of the process counts
-  // towards, and which libraries that do not look at what malloc returns may not bear.
+  // towards (what malloc has free is there on top), and which libraries that do not look at what malloc returns may not bear.
   std::int64_t cpu_memory = 0;
   // Where the size is remembered; null: default_size_cache().
   SizeCache* cache = nullptr;

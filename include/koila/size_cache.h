@@ -6,7 +6,7 @@
 #define KOILA_SIZE_CACHE_H_
 
 #include <c10/core/Device.h>
-#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
 
 #include <atomic>
 #include <cstdint>

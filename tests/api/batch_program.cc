@@ -38,5 +38,6 @@ int main(int argc, char** argv) {
     chunk.sub_(compute(input.slice(0, begin, end)).mean(1));
   }, options.with_context("chunked"));
   std::printf("off by %g\n", result.abs().max().item<double>());
+  if (const auto& koila = koila::detail::Abi::get()) print("budget", koila.budget_bytes(-1) >> 20);
   for (const auto& entry : koila::default_size_cache().entries()) std::printf("entry %s %lld\n", entry.where.c_str(), static_cast<long long>(entry.size));
 }

@@ -110,14 +110,18 @@ inline std::int64_t memory_step(std::int64_t bytes) {
   return bytes < (std::int64_t{1} << 20) ? 0 : (bytes >> shift) << shift;
 }
 
+inline void trim_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 // After an out-of-memory: what allocators keep for later goes back, on all devices of that kind.
 inline void free_caches(c10::DeviceType type) {
   const std::optional<c10::DeviceType> accelerator = at::getAccelerator();
   if (type == c10::DeviceType::CPU && accelerator) type = *accelerator;
   if (c10::DeviceAllocator* allocator = device_allocator(type); allocator != nullptr) allocator->emptyCache();
-#ifdef __GLIBC__
-  malloc_trim(0);
-#endif
+  trim_heap();
 }
 
 // While it lives, this process' CPU memory may grow by at most so many bytes: by koila's budget where koila counts CPU tensors, else by the
@@ -156,7 +160,11 @@ class CpuLimit {
       by_koila = koila && koila.set_budget(Abi::kCpu, budget) == 0;  // refused where it counts no CPU tensors
       getrlimit(RLIMIT_DATA, &data);
     }
-    std::int64_t in_use() const { return by_koila ? Abi::get().live_bytes(Abi::kCpu) : proc_bytes("/proc/self/status", "VmData:"); }
+    std::int64_t in_use() const {
+      if (by_koila) return Abi::get().live_bytes(Abi::kCpu);
+      trim_heap();  // as much as can be: what malloc keeps for later comes on top of the limit
+      return proc_bytes("/proc/self/status", "VmData:");
+    }
     void apply() const {
       if (by_koila) {
         const std::int64_t least = limits.empty() ? budget : *limits.begin();
