@@ -43,7 +43,8 @@
 
 namespace koila {
 
-// Everything about a call but its size. Written with names in C++20, `{.minimum = 8, .dim = 1}`, or in a chain, `BatchOptions().with_minimum(8).with_dim(1)`.
+// Everything about a call but its size. Written with names in C++20, `{.minimum = 8, .dim = 1}`, or in a chain:
+// `BatchOptions().with_minimum(8).with_dim(1)`.
 struct BatchOptions {
   // The smallest size to try, in rows; at least 1 and at most the initial one. What is left at the end of a range may be less.
   std::int64_t minimum = 1;
@@ -90,12 +91,17 @@ namespace detail {
 class Sizes {
  public:
   Sizes(const char* caller, std::int64_t initial, const BatchOptions& options, SizeKey key)
-      : initial_(initial), options_(options), cache_(options.cache != nullptr ? *options.cache : default_size_cache()), key_(key), limit_(options.cpu_memory) {
+      : initial_(initial),
+        options_(options),
+        cache_(options.cache != nullptr ? *options.cache : default_size_cache()),
+        key_(key),
+        limit_(options.cpu_memory) {
     TORCH_CHECK_VALUE(initial >= 1, caller, ": the initial size is ", initial, "; it is a number of rows, 1 or more");
     TORCH_CHECK_VALUE(options.minimum >= 1 && options.minimum <= initial, caller, ": BatchOptions::minimum is ", options.minimum,
                       "; it is a number of rows from 1 to the initial size, which is ", initial);
     TORCH_CHECK_VALUE(options.grow_after >= 0, caller, ": BatchOptions::grow_after is ", options.grow_after, "; it is a number of calls, or 0 for never");
-    TORCH_CHECK_VALUE(options.cpu_memory >= 0, caller, ": BatchOptions::cpu_memory is ", options.cpu_memory, "; it is a number of bytes, or 0 for no limit");
+    TORCH_CHECK_VALUE(options.cpu_memory >= 0, caller, ": BatchOptions::cpu_memory is ", options.cpu_memory,
+                      "; it is a number of bytes, or 0 for no limit");
     if (cache_.by() == SizeCache::By::kCallSiteAndMemory) key_.available_bytes = memory_step(available());
     now_ = cache_.find(key_);
     if (now_.failed > 0 && now_.size > initial) more_is_known_ = now_.size;
@@ -230,7 +236,8 @@ detail::BatchResult<F> batch(std::int64_t initial, F&& f, const BatchOptions& op
 // out-of-memory f is called from the same position with half the step, and the rows after that with no more. begin == end: f is not called.
 // Returns the step that it ended with.
 template <class F>
-std::int64_t range(std::int64_t begin, std::int64_t end, std::int64_t initial_step, F&& f, const BatchOptions& options = {}, CallSite site = CallSite::here()) {
+std::int64_t range(std::int64_t begin, std::int64_t end, std::int64_t initial_step, F&& f, const BatchOptions& options = {},
+                   CallSite site = CallSite::here()) {
   constexpr bool fits = std::is_invocable_v<F&, std::int64_t, std::int64_t>;
   static_assert(fits, "koila::range(begin, end, initial_step, f): f takes the rows [begin, end), as in [&](int64_t begin, int64_t end) { ... }");
   TORCH_CHECK_VALUE(begin <= end, "koila::range: begin is ", begin, " and end is ", end, "; it goes up from begin, and stops before end");
@@ -244,7 +251,8 @@ std::int64_t range(std::int64_t begin, std::int64_t end, std::int64_t initial_st
 template <class F>
 std::int64_t chunked(const at::Tensor& tensor, std::int64_t initial, F&& f, const BatchOptions& options, CallSite site = CallSite::here()) {
   constexpr bool fits = std::is_invocable_v<F&, at::Tensor&, std::int64_t, std::int64_t>;
-  static_assert(fits, "koila::chunked(tensor, initial, f): f takes the chunk and its rows, as in [&](at::Tensor chunk, int64_t begin, int64_t end) { ... }");
+  static_assert(fits, "koila::chunked(tensor, initial, f): f takes the chunk and its rows, as in "
+                      "[&](at::Tensor chunk, int64_t begin, int64_t end) { ... }");
   TORCH_CHECK_VALUE(tensor.defined(), "koila::chunked: the tensor is undefined; pass one that holds the rows, such as torch::empty({rows, columns})");
   TORCH_CHECK_VALUE(tensor.dim() > 0, "koila::chunked: the tensor has no dimensions, and so no rows to cut it by");
   TORCH_CHECK_INDEX(options.dim >= -tensor.dim() && options.dim < tensor.dim(), "koila::chunked: dimension ", options.dim, " of a tensor of shape ",

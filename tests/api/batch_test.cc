@@ -142,7 +142,8 @@ TEST_F(Batch, KnowsTheErrorsThatMeanIt) {
 }
 
 TEST_F(Batch, KnowsWhatComesOutOfTorchScript) {
-  const auto script = torch::jit::compile("def grab(n: int):\n    if n > 4:\n        return torch.empty([1152921504606846976])\n    return torch.ones([n])\n");
+  const auto script = torch::jit::compile(
+      "def grab(n: int):\n    if n > 4:\n        return torch.empty([1152921504606846976])\n    return torch.ones([n])\n");
   Sizes tried;
   const at::Tensor ones = batch(16, [&](std::int64_t n) {
     tried.push_back(n);
@@ -208,7 +209,10 @@ TEST_F(Batch, ChunksAreViewsOfTheTensor) {
 TEST_F(Batch, ChunksOfAnyDimension) {
   const at::Tensor result = at::zeros({2, 6, 3});
   std::vector<std::int64_t> seen;
-  chunked(result, 4, [&](at::Tensor& chunk, std::int64_t begin, std::int64_t) { seen.push_back(chunk.size(1)); chunk.fill_(static_cast<double>(begin + 1)); }, 1);
+  chunked(result, 4, [&](at::Tensor& chunk, std::int64_t begin, std::int64_t) {
+    seen.push_back(chunk.size(1));
+    chunk.fill_(static_cast<double>(begin + 1));
+  }, 1);
   chunked(result, 2, [&](const at::Tensor& chunk, std::int64_t, std::int64_t) { seen.push_back(chunk.size(2)); }, BatchOptions().with_dim(-1));
   EXPECT_EQ(seen, (std::vector<std::int64_t>{4, 2, 2, 1}));
   EXPECT_EQ(result.sum().item<int>(), 2 * 3 * (4 * 1 + 2 * 5));
@@ -363,6 +367,77 @@ TEST_F(Batch, GrowsFromCallToCall) {
   EXPECT_EQ(tried, (Sizes{4, 2, 2, 4, 2, 2, 2, 2, 4, 2, 2})) << "twice as patient after the growth that failed";
 }
 
+// The sizes that toma's own tests expect of it, call for call. A plain call site goes by available memory, which is held in place here.
+class AsToma : public Batch {
+ protected:
+  auto batch_of_16() {
+    return [this](std::int64_t n) {
+      tried_.push_back(n);
+      if (n != 16) out_of_memory();
+    };
+  }
+  auto range_that_narrows() {
+    return [this](std::int64_t begin, std::int64_t end) {
+      tried_.push_back(end - begin);
+      if (end - begin > 16 && end - begin > 128 - end) out_of_memory();
+    };
+  }
+  static Sizes joined(const std::vector<Sizes>& parts) {
+    Sizes all;
+    for (const Sizes& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }
+  const BatchOptions steady_ = BatchOptions().with_cpu_memory(std::int64_t{1} << 30);
+  const Sizes narrowing_ = {64, 64, 32, 32, 16, 16}, narrow_ = Sizes(8, 16);
+  Sizes tried_;
+};
+
+TEST_F(AsToma, BatchWithEachCache) {
+  for (int call = 0; call < 2; ++call) explicit_::batch(no_size_cache(), 64, batch_of_16());
+  EXPECT_EQ(std::exchange(tried_, {}), (Sizes{64, 32, 16, 64, 32, 16}));
+
+  for (int call = 0; call < 3; ++call) explicit_::batch(global_size_cache(), 64, batch_of_16());
+  explicit_::batch(global_size_cache(), 64, batch_of_16());
+  EXPECT_EQ(std::exchange(tried_, {}), (Sizes{64, 32, 16, 16, 16, 16}));
+
+  for (int call = 0; call < 3; ++call) batch(64, batch_of_16(), steady_);
+  batch(64, batch_of_16(), steady_);
+  EXPECT_EQ(std::exchange(tried_, {}), (Sizes{64, 32, 16, 16, 16, 64, 32, 16}));
+}
+
+TEST_F(AsToma, RangeWithEachCache) {
+  for (int call = 0; call < 2; ++call) explicit_::range(no_size_cache(), 0, 128, 64, range_that_narrows());
+  EXPECT_EQ(std::exchange(tried_, {}), joined({narrowing_, narrowing_}));
+
+  for (int call = 0; call < 2; ++call) explicit_::range(global_size_cache(), 0, 128, 64, range_that_narrows());
+  explicit_::range(global_size_cache(), 0, 128, 64, range_that_narrows());
+  EXPECT_EQ(std::exchange(tried_, {}), joined({narrowing_, narrow_, narrow_}));
+
+  for (int call = 0; call < 2; ++call) range(0, 128, 64, range_that_narrows(), steady_);
+  range(0, 128, 64, range_that_narrows(), steady_);
+  EXPECT_EQ(std::exchange(tried_, {}), joined({narrowing_, narrow_, narrowing_}));
+}
+
+TEST_F(AsToma, ExecuteWithEachCache) {
+  for (int call = 0; call < 2; ++call) execute::batch(64, BatchOptions().with_cache(global_size_cache()))(batch_of_16());
+  EXPECT_EQ(std::exchange(tried_, {}), (Sizes{64, 32, 16, 16}));
+  for (int call = 0; call < 2; ++call) execute::range(0, 128, 64, BatchOptions().with_cache(no_size_cache()))(range_that_narrows());
+  EXPECT_EQ(std::exchange(tried_, {}), joined({narrowing_, narrowing_}));
+  for (int call = 0; call < 2; ++call) execute::range(0, 128, 64, steady_)(range_that_narrows());
+  EXPECT_EQ(std::exchange(tried_, {}), joined({narrowing_, narrow_}));
+}
+
+TEST_F(AsToma, WhatNeverFitsRaises) {
+  EXPECT_THROW(explicit_::batch(fixed_, 64, [](std::int64_t) { out_of_memory(); }), c10::OutOfMemoryError);
+  EXPECT_THROW(explicit_::range(fixed_, 0, 64, 64, [](std::int64_t, std::int64_t) { out_of_memory(); }), c10::OutOfMemoryError);
+}
+
+TEST_F(AsToma, ChunkedWritesTheWholeTensor) {
+  const at::Tensor tensor = at::zeros({128, 4, 4});
+  chunked(tensor, 32, [](at::Tensor chunk, std::int64_t, std::int64_t) { chunk.fill_(1); });
+  EXPECT_TRUE(at::equal(tensor, at::ones({128, 4, 4})));
+}
+
 TEST_F(Batch, ExecuteRunsAtOnce) {
   EXPECT_EQ(execute::batch(3)([](std::int64_t n) { return n + 1; }), 4);
   Rows rows;
@@ -486,7 +561,8 @@ TEST_F(Batch, MisuseSaysWhatWasExpected) {
 
 TEST_F(Batch, OptionsCanBeNamed) {
   Sizes tried;
-  EXPECT_THROW(batch(8, [&](std::int64_t n) { tried.push_back(n); out_of_memory(); }, {.minimum = 4, .empty_caches = false, .cache = &fixed_}), c10::OutOfMemoryError);
+  const auto never = [&](std::int64_t n) { tried.push_back(n); out_of_memory(); };
+  EXPECT_THROW(batch(8, never, {.minimum = 4, .empty_caches = false, .cache = &fixed_}), c10::OutOfMemoryError);
   EXPECT_EQ(tried, (Sizes{8, 4}));
 }
 

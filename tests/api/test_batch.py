@@ -90,7 +90,8 @@ def test_each_header_compiles_alone(compiler, header, standard):
 
 WRONG = {
     "koila::batch(8, [] {});": "koila::batch(initial, f): f takes the batch size, as in [&](int64_t batch_size) { ... }",
-    "koila::range(0, 8, 4, [](int64_t) {});": "koila::range(begin, end, initial_step, f): f takes the rows [begin, end), as in [&](int64_t begin, int64_t end) { ... }",
+    "koila::range(0, 8, 4, [](int64_t) {});":
+        "koila::range(begin, end, initial_step, f): f takes the rows [begin, end), as in [&](int64_t begin, int64_t end) { ... }",
     "koila::chunked(at::Tensor(), 4, [](int64_t, int64_t) {});":
         "koila::chunked(tensor, initial, f): f takes the chunk and its rows, as in [&](at::Tensor chunk, int64_t begin, int64_t end) { ... }",
 }

@@ -125,7 +125,8 @@ inline void free_caches(c10::DeviceType type) {
 }
 
 // While it lives, this process' CPU memory may grow by at most so many bytes: by koila's budget where koila counts CPU tensors, else by the
-// kernel's limit for the process' data (RLIMIT_DATA), which every allocation meets. Several at once: the smallest holds. Gone, what held before holds again.
+// kernel's limit for the process' data (RLIMIT_DATA), which every allocation meets. Several at once: the smallest holds. When the last has gone, what
+// held before holds again.
 class CpuLimit {
  public:
   explicit CpuLimit(std::int64_t bytes) {
