@@ -521,6 +521,85 @@ TEST_F(Batch, ThreadsShareACache) {
   EXPECT_EQ(fixed_.entries().size(), 1u);
 }
 
+// A device whose allocator says what it is told to.
+struct FakeAllocator final : c10::DeviceAllocator {
+  bool initialized() override { return in_use; }
+  void emptyCache(c10::MempoolId_t) override { ++emptied; }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    EXPECT_EQ(device, 3);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.reserved_bytes[0].current = 5 * kGib;
+    stats.allocated_bytes[0].current = 4 * kGib;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    TORCH_CHECK(tells, "not told");
+    EXPECT_EQ(device, 3);
+    return {free, 80 * kGib};
+  }
+  c10::DataPtr allocate(std::size_t) override { return {}; }
+  void copy_data(void*, const void*, std::size_t) const override {}
+
+  static constexpr std::int64_t kGib = std::int64_t{1} << 30;
+  bool in_use = true, tells = true;
+  std::int64_t free = 2 * kGib;
+  int emptied = 0;
+};
+
+using FakeGuard = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>;
+C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard);
+
+class OnADevice : public Batch {
+ protected:
+  void SetUp() override {
+    Batch::SetUp();
+    allocator_ = new FakeAllocator;  // c10 keeps the pointer
+    c10::SetAllocator(c10::DeviceType::PrivateUse1, allocator_, 100);
+  }
+  FakeAllocator* allocator_ = nullptr;
+  const c10::Device device_{c10::DeviceType::PrivateUse1, 3};
+  const BatchOptions options_ = BatchOptions().with_device(device_);
+};
+
+TEST_F(OnADevice, TheCacheIsEmptiedBeforeEachRetry) {
+  Sizes emptied;
+  const auto fits_one = [&](std::int64_t n) {
+    emptied.push_back(allocator_->emptied);
+    if (n > 1) out_of_memory();
+  };
+  batch(4, fits_one, options_.with_cache(no_size_cache()));
+  EXPECT_EQ(emptied, (Sizes{0, 1, 2})) << "and not when nothing has failed";
+  batch(4, fits_one, options_.with_cache(no_size_cache()).with_empty_caches(false));
+  EXPECT_EQ(allocator_->emptied, 2);
+}
+
+TEST_F(OnADevice, SizesGoByWhatIsFreeAndWhatIsCached) {
+  Sizes tried;
+  for (const int call : {0, 1, 2}) {
+    if (call == 1) allocator_->free += FakeAllocator::kGib / 8;  // the same step
+    if (call == 2) allocator_->free += 2 * FakeAllocator::kGib;
+    batch(2, [&](std::int64_t n) { tried.push_back(n); if (n > 1) out_of_memory(); }, options_);
+  }
+  EXPECT_EQ(tried, (Sizes{2, 1, 1, 2, 1}));
+  const auto entries = default_size_cache().entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].device, device_);
+  EXPECT_EQ(entries[0].available_bytes, 3 * FakeAllocator::kGib) << "2 GiB free, and 1 GiB that the allocator has and does not use";
+  EXPECT_EQ(entries[1].available_bytes, 5 * FakeAllocator::kGib);
+}
+
+TEST_F(OnADevice, AnAllocatorThatDoesNotTellIsNoError) {
+  allocator_->tells = false;
+  EXPECT_EQ(batch(2, [](std::int64_t n) { return n; }, options_), 2);
+  allocator_->in_use = false;
+  EXPECT_EQ(batch(2, [](std::int64_t n) { if (n > 1) out_of_memory(); return n; }, options_), 1);
+  EXPECT_EQ(allocator_->emptied, 0);
+  for (const auto& entry : default_size_cache().entries()) EXPECT_EQ(entry.available_bytes, 0);
+}
+
 // What an error says, with the words that tell how to do it right.
 template <class Error, class F>
 std::string said(F&& f) {

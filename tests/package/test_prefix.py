@@ -24,6 +24,7 @@ find_package(koila {version} REQUIRED)
 add_executable(program program.c)
 target_link_libraries(program koila::koila)
 file(GENERATE OUTPUT preload CONTENT $<TARGET_FILE:koila::koila>)
+file(GENERATE OUTPUT headers CONTENT $<TARGET_PROPERTY:koila::headers,INTERFACE_INCLUDE_DIRECTORIES>)
 """
 
 
@@ -42,6 +43,7 @@ def check_by_cmake(prefix, library, version, folder):
     run("cmake", "-S", ".", "-B", "by_cmake", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=folder)
     run("cmake", "--build", "by_cmake", cwd=folder)
     assert (folder / "by_cmake" / "preload").read_text() == str(library)
+    assert (folder / "by_cmake" / "headers").read_text() == str(prefix / "include")
     return run("by_cmake/program", cwd=folder).strip()
 
 
