@@ -103,10 +103,12 @@ TEST_F(Batch, HandsOnOtherErrorsAtOnce) {
   EXPECT_EQ(calls, 3);
 }
 
+// An exception that keeps memory.
+struct Held : std::bad_alloc {
+  std::shared_ptr<int> memory = std::make_shared<int>(0);
+};
+
 TEST_F(Batch, TheExceptionIsGoneBeforeTheRetry) {
-  struct Held : std::bad_alloc {
-    std::shared_ptr<int> memory = std::make_shared<int>(0);
-  };
   std::weak_ptr<int> held;
   bool gone = false;
   batch(2, [&](std::int64_t n) {
@@ -524,7 +526,10 @@ TEST_F(Batch, ThreadsShareACache) {
 // A device whose allocator says what it is told to.
 struct FakeAllocator final : c10::DeviceAllocator {
   bool initialized() override { return in_use; }
-  void emptyCache(c10::MempoolId_t) override { ++emptied; }
+  void emptyCache(c10::MempoolId_t) override {
+    ++emptied;
+    EXPECT_TRUE(held.expired()) << "what the exception holds could not be given back";
+  }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     EXPECT_EQ(device, 3);
@@ -547,6 +552,7 @@ struct FakeAllocator final : c10::DeviceAllocator {
   bool in_use = true, tells = true;
   std::int64_t free = 2 * kGib;
   int emptied = 0;
+  std::weak_ptr<int> held;  // by the exception that was thrown last
 };
 
 using FakeGuard = c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1>;
@@ -573,6 +579,18 @@ TEST_F(OnADevice, TheCacheIsEmptiedBeforeEachRetry) {
   batch(4, fits_one, options_.with_cache(no_size_cache()));
   EXPECT_EQ(emptied, (Sizes{0, 1, 2})) << "and not when nothing has failed";
   batch(4, fits_one, options_.with_cache(no_size_cache()).with_empty_caches(false));
+  EXPECT_EQ(allocator_->emptied, 2);
+}
+
+TEST_F(OnADevice, TheExceptionIsGoneBeforeTheCacheIsEmptied) {
+  const auto throws_at_two = [&](std::int64_t rows) {
+    if (rows == 1) return;
+    const Held error;
+    allocator_->held = error.memory;
+    throw error;
+  };
+  batch(2, throws_at_two, options_);
+  range(0, 2, 2, [&](std::int64_t begin, std::int64_t end) { throws_at_two(end - begin); }, options_);
   EXPECT_EQ(allocator_->emptied, 2);
 }
 
