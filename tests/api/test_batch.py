@@ -39,7 +39,8 @@ WHOLE = {"range": [32, 32], "chunked": [32]}
 
 def test_nothing_to_do():
     said = run()
-    assert said == WHOLE | {"entry range": [32], "entry chunked": [32]}
+    assert set(said.pop("entry range")) == {32}  # two, when what the machine has free has passed from one step to another
+    assert said == WHOLE | {"entry chunked": [32]}
 
 
 def test_a_limit_of_the_kernels():
