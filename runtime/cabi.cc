@@ -234,6 +234,11 @@ KOILA_API int koila_set_budget(int device, std::int64_t bytes) {
   return 0;
 }
 
+KOILA_API std::int64_t koila_budget_bytes(int device) {
+  Runtime* runtime = Runtime::get();
+  return runtime != nullptr && runtime->accounts_for(device) ? runtime->ledger().of(device).budget() : 0;
+}
+
 KOILA_API int koila_set_inject(const char* text) {
   int result = 1;
   koila::quietly([&] {

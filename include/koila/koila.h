@@ -26,6 +26,9 @@ void koila_reset_peak(int device);
 // The budget of `device` from now on; 0: none. Returns 0, or 1 if the device is unknown or koila does not account for it.
 int koila_set_budget(int device, int64_t bytes);
 
+// The budget of `device` in force; 0: none, or koila does not account for it.
+int64_t koila_budget_bytes(int device);
+
 // A KOILA_INJECT_OOM value, which replaces the one in force; "" or null: none. Its counters start again at 1.
 // Returns 0, or 1 if `spec` is not understood (then nothing changes).
 int koila_set_inject(const char* spec);

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["start", "command", "report", "troubleshooting", "limits", "variables"]
+PAGES = ["start", "cpp", "command", "report", "troubleshooting", "limits", "variables"]
 
 EXITS = re.compile(r"# exits with (\d+)\s*$")
 
@@ -61,7 +61,7 @@ def script(lines):
 
 @pytest.fixture
 def scratch(tmp_path):
-    for name in ("examples", "build", "scripts", "tests", ".venv", "README.md"):
+    for name in ("examples", "include", "build", "scripts", "tests", ".venv", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 

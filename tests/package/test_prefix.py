@@ -24,6 +24,7 @@ find_package(koila {version} REQUIRED)
 add_executable(program program.c)
 target_link_libraries(program koila::koila)
 file(GENERATE OUTPUT preload CONTENT $<TARGET_FILE:koila::koila>)
+file(GENERATE OUTPUT headers CONTENT $<TARGET_PROPERTY:koila::headers,INTERFACE_INCLUDE_DIRECTORIES>)
 """
 
 
@@ -42,6 +43,7 @@ def check_by_cmake(prefix, library, version, folder):
     run("cmake", "-S", ".", "-B", "by_cmake", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=folder)
     run("cmake", "--build", "by_cmake", cwd=folder)
     assert (folder / "by_cmake" / "preload").read_text() == str(library)
+    assert (folder / "by_cmake" / "headers").read_text() == str(prefix / "include")
     return run("by_cmake/program", cwd=folder).strip()
 
 
@@ -62,7 +64,7 @@ def test_a_prefix_is_of_use_and_leaves_nothing(packages, tmp_path):
     assert check_by_pkg_config(library, work, PKG_CONFIG_PATH=str(library.parent / "pkgconfig")) == version
     assert run("pkg-config", "--variable=preload", "koila", cwd=work, PKG_CONFIG_PATH=str(library.parent / "pkgconfig")).strip() == str(library)
     assert check_by_cmake(prefix, library, version, work) == version
-    assert {path.name for path in (prefix / "include" / "koila").iterdir()} == {"koila.h", "rule.h"}
+    assert {path.name for path in (prefix / "include" / "koila").iterdir()} == {"batch.h", "detail", "koila.h", "oom.h", "rule.h", "size_cache.h", "torch.h"}
     assert (prefix / "share" / "doc" / "koila" / "docs" / "install.md").exists()
     # The command finds the library from where it is itself.
     moved = tmp_path / "moved"

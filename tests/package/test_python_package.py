@@ -25,8 +25,8 @@ def test_a_wheel_is_the_package_and_its_script(packages):
     with zipfile.ZipFile(packages.wheel) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
-    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/bin/koila", "koila/lib/libkoila.so", "koila/include/koila/koila.h",
-                     "koila/include/koila/rule.h"}
+    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
+        f"koila/include/koila/{header}" for header in ("batch.h", "detail/memory.h", "koila.h", "oom.h", "rule.h", "size_cache.h", "torch.h")}
     assert "Requires-Dist" not in metadata, "pip would bring a torch that koila was not built for"
 
 

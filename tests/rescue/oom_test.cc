@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -147,8 +148,8 @@ TEST(OutOfMemory, IsWhatTheCpuAllocatorThrows) {
 
 // An entry that another one stands in front of would never be found.
 TEST(OutOfMemory, EntriesDoNotShadowOneAnother) {
-  const auto kinds = out_of_memory_kinds();
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
+  const auto& kinds = kOutOfMemoryKinds;
+  for (std::size_t i = 0; i < std::size(kinds); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (kinds[i].type != kinds[j].type || kinds[i].text.empty()) continue;
       EXPECT_FALSE(kinds[i].text.starts_with(kinds[j].text) && kinds[j].detail.empty()) << kinds[i].name << " behind " << kinds[j].name;

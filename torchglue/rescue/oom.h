@@ -1,40 +1,14 @@
-// What counts as out of memory: by type and error code first, by text last. One table, one place.
+// What the transparent mode takes for out of memory: the table of koila/oom.h, errors of Python on their way through C++, and the allocator's word.
 #pragma once
 
-#include <c10/util/Exception.h>
-
-#include <cstdint>
 #include <exception>
-#include <span>
 #include <string_view>
+
+#include "koila/oom.h"
 
 namespace koila {
 
-// One way of PyTorch's to say that memory ran out.
-struct OutOfMemoryKind {
-  enum class Type : std::uint8_t {
-    kOutOfMemory,  // c10::OutOfMemoryError, whatever it says
-    kAccelerator,  // c10::AcceleratorError with `code`
-    kDistributed,  // c10::DistBackendError that says it
-    kAny,          // any other c10::Error, or a Python error on its way through C++, that says it
-    kEnforce,      // a c10::Error with `text` in it: CAFFE_ENFORCE puts a place in front
-    kBadAlloc,     // std::bad_alloc
-  };
-  std::string_view name;
-  Type type;
-  std::string_view text = {};    // what the message begins with,
-  std::string_view detail = {};  // and what follows somewhere
-  std::int32_t code = 0;
-  // What ran out may be run again once there is room. CUDA's out-of-memory is not sticky: the context goes on as if nothing had been asked.
-  // Not so what other processes have a part in: they wait for this one at the collective, and its communicator is broken.
-  bool repeatable = true;
-  // The same error has other causes: it counts only when PyTorch's allocator ran out on this thread since an error was last judged.
-  bool needs_evidence = false;
-};
-
-std::span<const OutOfMemoryKind> out_of_memory_kinds() noexcept;
-
-// Which it is; null when it is none. See Note [Errors that are not in the table].
+// Which it is; null when it is none. See Note [Errors that are not in the table] there.
 const OutOfMemoryKind* out_of_memory_kind(const std::exception& error) noexcept;
 
 // Whether it is one that may be rescued: a kind that is repeatable.

@@ -1,0 +1,7 @@
+// koila's C++ API for LibTorch programs, all of it. docs/cpp.md.
+#ifndef KOILA_TORCH_H_
+#define KOILA_TORCH_H_
+
+#include "koila/batch.h"
+
+#endif  // KOILA_TORCH_H_
