@@ -7,8 +7,7 @@ import harness
 
 def sampled(item, number):
     """Every family and every test function stays, but for those that compile; of the plain run's own checks, every sixth; of the trainers, one way
-    to accumulate each; of the optimizers and
-    the ladder, the rungs that tell most."""
+    to accumulate each; of the optimizers and the ladder, the rungs that tell most; of masks, two sizes of three."""
     name = item.name
     if "test_exact_microbatch" in item.nodeid and name.startswith("test_micro_batch["):
         return name.endswith(("-3-adamw]", "-1-sgd]"))
@@ -19,7 +18,11 @@ def sampled(item, number):
     if "test_ladder" in item.nodeid and "budget_of" in name:
         return not name.split("[")[1].startswith(("0-", "1-", "3-", "0,2,3-"))
     if "test_ladder" in item.nodeid and "[" in name:
-        return not name.split("[")[1].startswith(("0-", "3-"))
+        return not name.split("[")[1].startswith(("0-", "1-", "3-") if "each_allocation" in name else ("0-", "3-"))
+    if "test_masks" in item.nodeid and "[" in name:
+        return not name.endswith("-2]")
+    if "test_every_segment_fails_once" in name:
+        return "[gpt]" not in name
     if "test_harness" in item.nodeid and name.startswith("test_order_of_rows"):
         return number % 6 == 0
     if "test_traps" in item.nodeid or "test_opaque" in item.nodeid:

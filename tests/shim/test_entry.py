@@ -80,7 +80,7 @@ class TestAnotherTorch:
         done = fake.python(STEP + "print(x.grad.numpy())")
         assert (done.returncode, done.stdout) == (0, "[2. 2. 2.]\n")
         (line,) = done.stderr.splitlines()
-        assert "torch 2.13.0" in line and "torch 2.11.0+cu126" in line and "KOILA_PYTHON" in line
+        assert "torch 2.13.0" in line and "torch 2.11.0+cu126" in line and "docs/install.md" in line
         assert fake.trace() == []
 
     def test_another_build_of_the_same_release_is_the_same(self, fake: Preload) -> None:
@@ -109,7 +109,7 @@ class TestBadValues:
             "KOILA_MODE": ("on", "using rescue"),
             "KOILA_MICROBATCH": ("0", "using no fixed micro-batch"),
             "KOILA_INJECT_OOM": ("nth:x", "using none"),
-            "KOILA_REPORT": ("a.html", "using stderr"),
+            "KOILA_REPORT": ("a.xml", "using stderr"),
             "KOILA_SPILL_DIR": ("/nonexistent", "using /"),
             "KOILA_LOG_FILE": ("/dev/null/log", "logging to stderr"),
             "KOILA_CPU_MEMROY": ("1GiB", "did you mean KOILA_CPU_MEMORY?"),
