@@ -6,11 +6,16 @@ import harness
 
 
 def sampled(item, number):
-    """Every family and every test function stays, but for those that compile; of the plain run's own checks, every sixth; of the trainers, one way
+    """Every family and every test function stays, but for those that compile; of the plain run's own checks, every sixth; of budgets with plain
+    SGD a third, and of runs with nothing to rescue half; of the trainers, one way
     to accumulate each; of the optimizers and the ladder, the rungs that tell most; of masks, two sizes of three."""
     name = item.name
     if "test_exact_microbatch" in item.nodeid and name.startswith("test_micro_batch["):
         return name.endswith(("-3-adamw]", "-1-sgd]"))
+    if "test_exact_budget" in item.nodeid and name.startswith("test_budget[") and name.endswith("-sgd]"):
+        return number % 3 == 0
+    if "test_nothing_to_rescue" in item.nodeid and "[" in name:
+        return number % 2 == 0
     if "test_trainers" in item.nodeid:
         return name.endswith(("[hugging_face-2]", "[by_lightning-1]"))
     if "test_optimizers" in item.nodeid:
