@@ -400,8 +400,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   for (int round = 0;; ++round) {
     Question q = ask(op, arguments);
     if (settle_outsider(op, q)) continue;
-    // In backward (a hook, an autograd.Function): full values, and no new regions. But not for the forward pass that a pass which ran out makes anew.
-    if (traits.reads_value || (session().engine_depth > 0 && !session().converting)) {
+    if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values, and no new regions
       const bool step_within = session().replays() && !traits.reads_value;  // but for its own
       const bool changed = materialise_split(q, step_within);
       if (!step_within) return false;

@@ -17,6 +17,8 @@ def test_same_run_twice_is_equal_to_the_bit():
 @pytest.mark.parametrize("family", [name for name, task in families(*OF_TORCH).items() if task.symmetric])
 def test_order_of_rows_is_within_the_tolerance(family, optimizer):
     """The rows of every batch in another order: the same numbers up to rounding. So the tolerance is above plain's own noise."""
+    if family in families("stages"):
+        pytest.skip("amplifies rounding: in single precision it is held against plain's own spread (test_stages)")
     case = Case(family, optimizer)
     assert_equal(plain(case), run(Case(family, optimizer, shuffle=True)), case.tolerance)
 
