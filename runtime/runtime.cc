@@ -215,7 +215,7 @@ void Runtime::on_step() {
   }
   steps_->add(step);
   tensor_book_->end_step();
-  leak_watch_->step_over(tensor_book_->steps());
+  leak_watch_->step_over(ended.number);
   write_devices();
 }
 
@@ -243,16 +243,13 @@ void Runtime::write_devices() {
   if (record == nullptr) return;
   bool used_cuda = false;
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
-    const Account& account = ledger_.of(device);
-    if (account.requests() == 0 && account.budget() == 0) continue;
+    if (!is_in_use(device)) continue;
     // Another peak, or the last word on it.
     if (WrittenPeak& written = written_peak_[device - kFirstPlace]; written.bytes.load() != tensor_book_->peak(device, false).bytes) written.seconds.store(-1);
     write_device(*record, device);
     used_cuda = used_cuda || device != KOILA_CPU;
   }
-  ProgramFacts facts = findings_->facts();
-  facts.size_cache = config_.cache.empty() ? 0 : 1;
-  record->write_facts(facts);
+  record->write_facts(facts());
   // These are many, and come by the second.
   const double now = clock_.coarse_now();
   if (lists_written_.load() > 0 && now < lists_written_.load() + 1) return;
@@ -263,6 +260,14 @@ void Runtime::write_devices() {
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
     if (device != KOILA_CPU && ledger_.of(device).requests() > 0) record->write_sizes(device, device_memory_->sizes(device));
   }
+}
+
+bool Runtime::is_in_use(int device) const { return ledger_.of(device).requests() > 0 || ledger_.of(device).budget() > 0; }
+
+ProgramFacts Runtime::facts() const {
+  ProgramFacts facts = findings_->facts();
+  facts.size_cache = config_.cache.empty() ? 0 : 1;
+  return facts;
 }
 
 ReportData Runtime::identity() const {
@@ -312,8 +317,7 @@ ReportData Runtime::report_data(RunEnd end, bool every_block) {
   data.seconds = clock_.now();
   data.end = end;
   for (int device = kFirstPlace; device < kCudaDevices; ++device) {
-    const Account& account = ledger_.of(device);
-    if (account.requests() == 0 && account.budget() == 0) continue;
+    if (!is_in_use(device)) continue;
     DeviceFigures figures = figures_of(device);
     figures.holders = tensor_book_->peak(device).holders;
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
@@ -323,8 +327,7 @@ ReportData Runtime::report_data(RunEnd end, bool every_block) {
   data.sources = device_memory_->sources();
   data.events = events_->snapshot();
   data.leaks = findings_->leaks();
-  data.facts = findings_->facts();
-  data.facts.size_cache = config_.cache.empty() ? 0 : 1;
+  data.facts = facts();
   data.steps = steps_->snapshot();
   if (every_block) {
     data.blocks = tensor_book_->blocks();

@@ -133,6 +133,8 @@ class Runtime {
   void at_exit();
   void write_reports();
   ReportData identity() const;
+  bool is_in_use(int device) const;
+  ProgramFacts facts() const;
   DeviceFigures figures_of(int device);
   void take_sample(int device, std::int64_t live);
   void open_record();

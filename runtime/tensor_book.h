@@ -53,7 +53,6 @@ class TensorBook {
   void begin_backward();
   // A backward pass is over.
   void end_step() { step_.fetch_add(1, std::memory_order_relaxed); }
-  std::int64_t steps() const { return step_.load(std::memory_order_relaxed); }
 
   CategoryBytes live(int device) const;
 

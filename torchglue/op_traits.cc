@@ -63,7 +63,8 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.pointwise = op.hasTag(at::Tag::pointwise);
   traits.creates = created_sizes_argument(schema);
-  traits.foreach = schema.name().rfind("aten::_foreach_", 0) == 0;
+  traits.foreach = schema.name().starts_with("aten::_foreach_");
+  traits.fused = schema.name().starts_with("aten::_fused_");
   return traits;
 }
 

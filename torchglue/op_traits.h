@@ -27,6 +27,7 @@ struct OpTraits {
   bool silent_effect = false; // updates running statistics without saying so in its schema
   bool pointwise = false;     // f(a, b, ...) element by element
   bool foreach = false;       // aten::_foreach_*: optimisers
+  bool fused = false;         // aten::_fused_*: optimisers too, where no graph is made
   bool tensor_result = false; // returns at least one tensor
   int creates = -1;           // argument that holds the sizes, see Note [Created for the batch]
   bool may_view = false;      // a result may share an argument's storage without writing to it

@@ -1,15 +1,11 @@
 #include "torchglue/facts/facts.h"
 
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
-
 #include <deque>
 #include <string>
-#include <string_view>
-#include <typeinfo>
 
 #include "torchglue/facts/unused_graphs.h"
-#include "torchglue/graph_walk.h"
 #include "torchglue/leaks/holders.h"
+#include "torchglue/memory/step_accounts.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/session.h"
 
@@ -19,11 +15,6 @@ namespace {
 
 void report(koila_fact fact, int64_t value) {
   if (value > 0 && session().runtime != nullptr) session().runtime->on_fact(fact, value);
-}
-
-// torch.utils.checkpoint with use_reentrant=True is an autograd.Function of Python's. Names are made anew each time they are asked for.
-bool is_checkpoint(const torch::autograd::Node& node) {
-  return std::string_view(typeid(node).name()).find("PyNode") != std::string_view::npos && node.name() == "CheckpointFunctionBackward";
 }
 
 }  // namespace
@@ -42,7 +33,7 @@ void Facts::look_at_gradients() {
   looked_ = true;
   if (session().updated.empty()) return;
   int64_t parameters = 0, gradients = 0;
-  for (const auto& weak : leaves_) {
+  for (const auto& weak : leaves_of_step()) {
     auto impl = weak.lock();
     if (!impl || session().updated.count(impl.get()) == 0) continue;
     const at::Tensor leaf(std::move(impl));
@@ -61,20 +52,9 @@ void Facts::on_foreach(at::ArrayRef<c10::IValue> results) {
   report(KOILA_FACT_FOREACH_BYTES, bytes);
 }
 
-void Facts::look_at_graph(const torch::autograd::edge_list& roots) {
-  leaves_.clear();
-  int64_t half = 0;
-  walk_graph(nodes_of(roots), [&](torch::autograd::Node* node) {
-    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
-      const at::Tensor& variable = leaf->variable;
-      leaves_.emplace_back(variable.getIntrusivePtr());
-      if (variable.layout() == at::kStrided && variable.element_size() == 2) half += static_cast<int64_t>(variable.nbytes());
-    } else if (is_checkpoint(*node)) {
-      SeenInStep::note(seen_in_step.checkpoint);
-    }
-    return true;
-  });
-  report(KOILA_FACT_HALF_PARAMETERS_BYTES, half);
+void Facts::on_graph(int64_t half_parameters, bool checkpoint) {
+  report(KOILA_FACT_HALF_PARAMETERS_BYTES, half_parameters);
+  if (checkpoint) SeenInStep::note(seen_in_step.checkpoint);
 }
 
 // What stands on the tape and has nothing to do with this pass is found where the tape is tidied.
@@ -84,11 +64,10 @@ void Facts::look_at_tape() {
   operators_ = tape.ops().size();
 }
 
-void Facts::before_backward(const torch::autograd::edge_list& roots) {
+void Facts::before_backward() {
   try {
     if (!looked_) look_at_gradients();
     look_at_tape();
-    if (looks_closely()) look_at_graph(roots);
   } catch (const std::exception&) {  // no memory to look: the pass has more need of it
   }
 }

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
-#include <torch/csrc/autograd/edge.h>
 
 #include <atomic>
 #include <cstdint>
@@ -39,14 +38,13 @@ class Facts {
   // A fused optimizer has written its parameters.
   void on_fused_update() { fused_ = true; }
   // An outermost backward pass begins, and has ended. Neither throws.
-  void before_backward(const torch::autograd::edge_list& roots);
+  void before_backward();
   void after_step(bool may_search);
+  // What was seen of its graph, in the steps that are looked at closely: bytes of parameters in a 16-bit type, and whether a checkpoint is in it.
+  void on_graph(int64_t half_parameters, bool checkpoint);
 
  private:
-  // Whether the graph is walked: its leaves seldom change.
-  bool looks_closely() const { return steps_ < 8 || steps_ % 16 == 0; }
   void look_at_gradients();
-  void look_at_graph(const torch::autograd::edge_list& roots);
   void look_at_tape();
   void name_leaks();
 
@@ -55,7 +53,6 @@ class Facts {
   bool looked_ = false;       // at gradients, in this step
   bool fused_ = false;
   int searches_ = 0;          // for the holders of leaks
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> leaves_;  // of the graph that was looked at last
   GraphWatch graphs_;
 };
 

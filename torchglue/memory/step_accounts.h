@@ -1,9 +1,11 @@
 // What the account of tensors learns from a step: which of them are parameters, and which gradients.
 #pragma once
 
+#include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/edge.h>
 
 #include <exception>
+#include <vector>
 
 namespace koila {
 
@@ -18,5 +20,8 @@ class StepAccounts {
  private:
   const int exceptions_ = std::uncaught_exceptions();
 };
+
+// Leaves of the graph of this thread's last step that was looked at closely: they seldom change.
+const std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>& leaves_of_step();
 
 }  // namespace koila

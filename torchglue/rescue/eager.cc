@@ -173,7 +173,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (!s.had_backward || s.engine_depth > 0 || c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  if (op.schema().name().starts_with("aten::_fused_")) facts().on_fused_update();
+  if (op_traits(op).fused) facts().on_fused_update();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     if (t.requires_grad() && t.is_leaf()) s.updated.insert(t.unsafeGetTensorImpl());
   });
