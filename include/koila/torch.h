@@ -2,6 +2,8 @@
 #ifndef KOILA_TORCH_H_
 #define KOILA_TORCH_H_
 
+#include "koila/accumulate.h"
 #include "koila/batch.h"
+#include "koila/step.h"
 
 #endif  // KOILA_TORCH_H_

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("KOILA_BUILD", ROOT / "build"))
 PRELOAD = Path(os.environ.get("KOILA_LIBRARY", BUILD / "lib" / "libkoila.so"))
 PROGRAM = BUILD / "tests" / "api" / "batch_program"
-HEADERS = sorted(str(path.relative_to(ROOT / "include")) for path in (ROOT / "include" / "koila").rglob("*.h"))
+HEADERS = sorted(str(path.relative_to(ROOT / "include")) for path in (ROOT / "include" / "koila").glob("*.h"))
 
 
 def run(*arguments, **variables):
