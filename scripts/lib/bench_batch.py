@@ -1,4 +1,4 @@
-"""koila::batch, range and chunked against the loop by hand, and toma against the same loop in Python. Writes Markdown to stdout."""
+"""koila::batch, range, chunked and step against the loop by hand, and toma against the same loop in Python. Writes Markdown to stdout."""
 
 import argparse
 import os
@@ -19,10 +19,10 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
 
 
-def koila(rounds: int, **variables: str) -> dict[str, list[float]]:
+def koila(program: str, rounds: int, **variables: str) -> dict[str, list[float]]:
     """Microseconds of each round, by way."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
-    done = subprocess.run([f"{BUILD}/tests/api/batch_bench", str(rounds)], env=kept | variables, capture_output=True, text=True, check=True)
+    done = subprocess.run([f"{BUILD}/tests/api/{program}", str(rounds)], env=kept | variables, capture_output=True, text=True, check=True)
     first, *lines = done.stdout.splitlines()
     return dict(zip(first.split(";"), map(list, zip(*(map(float, line.split(";")) for line in lines), strict=True)), strict=True))
 
@@ -86,9 +86,11 @@ def main():
     over = {"koila::range": hand, "koila::chunked": hand, "koila::chunked, no cache": hand, "koila::batch": "one call by hand"}
     print(f"{machine()}; torch {torch.__version__}, one thread. {ROWS} x 256 x 256 floats filled with one, {STEP} rows at a time.\n")
     print("C++, without koila:\n")
-    table(koila(args.rounds), over)
+    table(koila("batch_bench", args.rounds), over)
     print("C++, with koila preloaded and a budget:\n")
-    table(koila(args.rounds, LD_PRELOAD=os.path.abspath(f"{BUILD}/lib/libkoila.so"), KOILA_CPU_MEMORY="4GiB", KOILA_REPORT="off"), over)
+    table(koila("batch_bench", args.rounds, LD_PRELOAD=os.path.abspath(f"{BUILD}/lib/libkoila.so"), KOILA_CPU_MEMORY="4GiB", KOILA_REPORT="off"), over)
+    print("A training step in C++, without koila: four layers of 512 with 256 rows, micro-batches of 64:\n")
+    table(koila("step_bench", args.rounds), {"koila::step, all rows": "plain step", "koila::step, one pass": "one pass by hand", "koila::step, two passes": "two passes by hand"})
     print(f"Python, toma of PyPI, {args.toma_rounds} rounds:\n")
     times = toma(args.toma_rounds)
     table(times, dict.fromkeys(list(times)[1:], hand))

@@ -1,18 +1,14 @@
 // What koila::batch, range and chunked cost over the loop by hand, on the work of toma's own benchmark: 128 x 256 x 256 floats filled with one,
 // 32 rows at a time. Prints a line for each round: microseconds of each, in the order of the first line. scripts/bench_batch.
-#include <koila/torch.h>
+#include <koila/batch.h>
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <functional>
-#include <string>
-#include <utility>
-#include <vector>
+
+#include "tests/api/rounds.h"
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 200;
@@ -23,7 +19,7 @@ int main(int argc, char** argv) {
   const auto fill_chunk = [](at::Tensor chunk, std::int64_t, std::int64_t) { chunk.fill_(1.0); };
   const auto fill_rows = [&](std::int64_t begin, std::int64_t end) { tensor.narrow(0, begin, end - begin).fill_(1.0); };
 
-  const std::vector<std::pair<std::string, std::function<void()>>> ways = {
+  const Ways ways = {
       {"loop by hand", [&] { for (std::int64_t at = 0; at < kRows; at += kStep) fill_rows(at, std::min(at + kStep, kRows)); }},
       {"koila::range", [&] { koila::range(0, kRows, kStep, fill_rows); }},
       {"koila::chunked", [&] { koila::chunked(tensor, kStep, fill_chunk); }},
@@ -34,15 +30,5 @@ int main(int argc, char** argv) {
       {"koila::batch of nothing", [] { koila::batch(kRows, [](std::int64_t) {}); }},
       {"koila::batch of nothing, no cache", [] { koila::explicit_::batch(koila::no_size_cache(), kRows, [](std::int64_t) {}); }},
   };
-  for (std::size_t way = 0; way < ways.size(); ++way) std::printf("%s%s", way > 0 ? ";" : "", ways[way].first.c_str());
-  std::printf("\n");
-  for (int round = -10; round < rounds; ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      ways[i].second();
-      const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-      if (round >= 0) std::printf("%s%.3f", i > 0 ? ";" : "", took.count());
-    }
-    if (round >= 0) std::printf("\n");
-  }
+  time_in_turn(ways, rounds);
 }
