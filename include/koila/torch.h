@@ -3,5 +3,6 @@
 #define KOILA_TORCH_H_
 
 #include "koila/batch.h"
+#include "koila/lazy.h"
 
 #endif  // KOILA_TORCH_H_
