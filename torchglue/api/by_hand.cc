@@ -42,7 +42,7 @@ bool is_split_in_this_step(const at::Tensor& x) {
 // Whether rows of it can be told apart here.
 bool has_rows(const at::Tensor& x) {
   const c10::TensorImpl& impl = *x.unsafeGetTensorImpl();
-  return !impl.key_set().has_any(kStayOut) && !impl.has_symbolic_sizes_strides() && x.layout() == at::kStrided;
+  return !impl.key_set().has_any(kStayOut) && !impl.has_symbolic_sizes_strides();
 }
 
 at::Tensor lazy(const at::Tensor& x, int64_t dim, int64_t micro_batch) {
@@ -62,7 +62,7 @@ at::Tensor lazy(const at::Tensor& x, int64_t dim, int64_t micro_batch) {
   const int64_t rows = x.size(along);
   if (micro_batch > 0) {
     if (rows > 0 && !is_split(x)) s.marks.add(x, Placement::shard(along), rows, micro_batch);
-  } else if (rows > 1 && s.engine_depth == 0 && !is_split_in_this_step(x)) {
+  } else if (rows > 1 && x.layout() == at::kStrided && s.engine_depth == 0 && !is_split_in_this_step(x)) {
     s.marks.remove(x.unsafeGetTensorImpl());
     s.named.add(x, along);
   }
