@@ -126,6 +126,7 @@ std::int64_t SizePolicy::begin(std::optional<std::int64_t> available) {
   if (const auto settled = choices_.find(coarse(*available)); std::exchange(restored_, false) && settled != choices_.end() && fits(settled->second, *available, 0)) {
     return rows_ = most_ = settled->second;
   }
+  if (probing()) rows_ = most_ = probe_;
   most_ = by_memory(*available);
   rows_ = options_.timed && options_.way == Way::kModel && most_ < batch_ ? by_time(most_) : most_;
   return rows_;
@@ -139,9 +140,15 @@ void SizePolicy::passed(std::int64_t rows, std::int64_t bytes, std::int64_t stan
   put(needs_, rows, bytes);
 }
 
+void SizePolicy::probe(std::int64_t rows) {
+  use(rows);
+  probe_ = rows_;
+}
+
 std::int64_t SizePolicy::failed(std::int64_t rows) {
   rows = std::clamp<std::int64_t>(rows, 1, batch_);
   failed_ = true;
+  probe_ = 0;
   if (available_ && rows > 1) {
     std::int64_t lasts = kLasts;
     for (const Failure& f : failures_) {

@@ -71,6 +71,11 @@ class SizePolicy {
   // Somebody who knows better has chosen: rows at a time from here on, as if begin() had said so.
   void use(std::int64_t rows);
 
+  // Until a need is known each step begins with so many rows, from which somebody tells how many more they may be, and says so by use(). Not any
+  // more once a pass has failed.
+  void probe(std::int64_t rows);
+  bool probing() const { return probe_ > 0 && !knows(); }
+
   // A pass over `rows` rows had its peak at `bytes` beyond what was there when the step began, `standing` of which had been there when the
   // pass began. Not for a step's first pass, in which what stays comes into being.
   void passed(std::int64_t rows, std::int64_t bytes, std::int64_t standing);
@@ -119,6 +124,7 @@ class SizePolicy {
   std::int64_t batch_;
   std::int64_t rows_;   // in use
   std::int64_t most_;   // that memory allows, as last decided
+  std::int64_t probe_ = 0;  // rows; 0: none
   Options options_;
   std::optional<std::int64_t> available_;  // when the step began
   std::int64_t step_ = 0;

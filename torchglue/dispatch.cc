@@ -13,6 +13,7 @@
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/guess.h"
+#include "torchglue/rescue/named_seeds.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
@@ -134,6 +135,8 @@ at::Device device_asked_for(const c10::OperatorHandle& op, at::ArrayRef<c10::IVa
 // was a backward pass between. False when the step is to run whole.
 bool begin_with(const LearnedSeed& seed, at::Device device) {
   Session& s = session();
+  // What an evaluation has left behind, all of it read, is no part of this step.
+  if (s.current && s.current->holds_first_frame() && !s.current->differentiable() && !s.current->has_deferred()) s.current.reset();
   const bool joins = s.current && s.current->open() && s.current->batch() == seed.batch() && s.current->begin_with(seed.key, seed.times);
   const bool goes_on = s.sizes.goes_on(*seed.policy, seed.key, seed.times, c10::AutogradState::get_tls_state().get_grad_mode());
   if (joins) return true;
@@ -147,11 +150,13 @@ bool begin_with(const LearnedSeed& seed, at::Device device) {
   return true;
 }
 
-void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+// `named`: rows of the batch, where the program has said so of a tensor that the call reads; else 0.
+void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t named) {
   Session& s = session();
   const auto* seeds = s.signatures.find(op, arguments);
   if (seeds == nullptr) return;
   for (const LearnedSeed& seed : *seeds) {
+    if ((named > 0 && seed.batch() != named) || s.named.excludes(seed.batch())) continue;
     if (seed.argument < 0) begin_with(seed, device_asked_for(op, arguments));
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
       if (arg != seed.argument || element != seed.element) return;
@@ -392,8 +397,9 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const OpTraits& traits = op_traits(op);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   if (traits.writes || traits.silent_effect) settle_writes(op, arguments);
+  const int64_t named = session().named.any() ? take_named_seeds(op, arguments) : 0;
   if (session().lazy()) guess_seed(op, arguments);
-  if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments);
+  if (!session().signatures.empty() && !traits.writes) mark_learned_seeds(op, arguments, named);
   const bool under_foreign_hooks = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
 
   constexpr int kRoundsAtMost = 32;  // arguments change from round to round, and each only a few times
@@ -454,7 +460,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 bool lazy_possible() {
   const Session& s = session();
-  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.lazy();
+  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.named.any() || s.lazy();
 }
 
 bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -80,6 +80,7 @@ void in_child() {
   new (&s.tape) Tape;
   new (&s.outer_tapes) std::vector<Tape>;
   new (&s.marks) Marks;
+  new (&s.named) NamedSeeds;
   new (&s.regions) std::vector<std::weak_ptr<Region>>;
   new (&s.current) std::shared_ptr<Region>;
   new (&s.sizes) StepSizes;

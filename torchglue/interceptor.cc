@@ -18,21 +18,6 @@ namespace koila {
 
 namespace {
 
-// Note [Staying out]
-// Tensor subclasses, tracing and functorch transforms give operators another meaning; what they do is not put on the tape. Their
-// results look like tensors from nowhere to it, that is, like captures.
-constexpr c10::DispatchKeySet kStayOut({
-    c10::DispatchKey::Python,
-    c10::DispatchKey::PythonTLSSnapshot,
-    c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-    c10::DispatchKey::FuncTorchDynamicLayerBackMode,
-    c10::DispatchKey::FuncTorchBatched,
-    c10::DispatchKey::FuncTorchGradWrapper,
-    c10::DispatchKey::Tracer,
-    c10::DispatchKey::Functionalize,
-    c10::DispatchKey::NestedTensor,
-});
-
 // Note [Saved-tensor hooks beside a region]
 // A checkpoint counts what its operators save, and matches that by number with what its second run saves. Split operators save nothing
 // through the hooks; so that the numbers agree up to there, nothing after the first of them does.

@@ -1,6 +1,7 @@
 #include "torchglue/session.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace koila {
 
@@ -41,6 +42,7 @@ void Session::before_write(const c10::StorageImpl* storage, bool silent) {
 void Session::forget_step() {
   tape.cut();
   marks.clear();
+  named.step_over();
   current.reset();
 }
 
@@ -50,6 +52,7 @@ void Session::settle() {
     region->close();
   }
   forget_step();
+  named.clear();
 }
 
 void Session::stay_out(const char* why) {
@@ -73,7 +76,18 @@ std::shared_ptr<Region> Session::region_for(int64_t batch, int64_t micro_batch, 
   return current;
 }
 
+// A loop without backward passes marks each of its batches, and nothing clears them: those that are gone are forgotten now and then.
 void Marks::add(const at::Tensor& tensor, const Placement& placement, int64_t batch, int64_t micro_batch) {
+  constexpr size_t kManyAtLeast = 256;
+  if (marks_.size() >= kManyAtLeast && std::has_single_bit(marks_.size())) {
+    for (auto it = marks_.begin(); it != marks_.end();) {
+      if (it->second.keep_address.expired()) {
+        it = marks_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
   marks_.insert_or_assign(tensor.unsafeGetTensorImpl(),
                           Mark{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), placement, batch, micro_batch});
 }

@@ -16,6 +16,7 @@
 #include "torchglue/plan/signatures.h"
 #include "torchglue/plan/size_file.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/named_seeds.h"
 #include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/pressure.h"
 #include "torchglue/rescue/sizing.h"
@@ -53,6 +54,7 @@ struct Session {
   Tape tape;
   std::vector<Tape> outer_tapes;  // of the passes that the one in progress runs within
   Marks marks;
+  NamedSeeds named;
   Signatures signatures;
   StepSizes sizes;
   Offload offload;

@@ -4,6 +4,7 @@
 
 #include "koila/accumulate.h"
 #include "koila/batch.h"
+#include "koila/lazy.h"
 #include "koila/step.h"
 
 #endif  // KOILA_TORCH_H_

@@ -39,6 +39,7 @@ class Case:
     limit_from: int = 1  # the step at which budget and injection begin
     drops: bool = False  # the program lets go of a batch before it draws the next
     device: str = "cpu"  # or "cuda": simulated, see tests/cuda/device
+    named: str = ""  # dimensions of the batch's tensors that the program names with torch.ops.koila.lazy, where there is koila; see job.py
     accumulate: int = 0  # plain gradient accumulation over so many rows at a time, as people write it by hand: wrong where rows are coupled
 
     @property

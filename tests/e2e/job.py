@@ -79,6 +79,15 @@ def on_device(device):
     torch.autocast = autocast
 
 
+def named(data, dims):
+    """The batch by name, as a program says it with koila; without koila the same tensors. `dims`: of each tensor of the batch, by commas; one for
+    all; `-`: not that one."""
+    if not dims or not hasattr(torch.ops.koila, "lazy"):
+        return data
+    dims = dims.split(",")
+    return tuple(t if dim == "-" else torch.ops.koila.lazy(t, int(dim)) for t, dim in zip(data, dims * len(data) if len(dims) == 1 else dims))
+
+
 def accumulated_step(task, model, optimizer, data, record, rows):
     batch = len(data[0])
     optimizer.zero_grad()
@@ -145,6 +154,7 @@ def run_here(case, budget, inject):
             data = task.data(rows)
             if case["shuffle"]:
                 data = task.permuted(data, torch.randperm(rows, generator=shuffle))
+            data = named(data, case.get("named"))
             if measured:
                 loading = max(loading, koila.peak())
                 koila.reset_peak()

@@ -37,6 +37,11 @@ void Signatures::learn(LearnedSeed seed) {
   }
 }
 
+void Signatures::correct(LearnedSeed seed) {
+  std::erase_if(seeds_[seed.key], [&](const LearnedSeed& s) { return s.argument == seed.argument && s.element == seed.element && !(s.placement == seed.placement); });
+  learn(std::move(seed));
+}
+
 const std::vector<LearnedSeed>* Signatures::find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
   if (operators_.count(op_traits(op).name) == 0) return nullptr;
   auto it = seeds_.find(key(op, arguments));

@@ -36,6 +36,8 @@ class Signatures {
  public:
   bool empty() const { return seeds_.empty(); }
   void learn(LearnedSeed seed);
+  // The same, in place of all others that take this argument of such calls.
+  void correct(LearnedSeed seed);
   const std::vector<LearnedSeed>* find(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const;
   // The policy of a step of so many rows of which a seed begins with that key; null: none is known.
   std::shared_ptr<SizePolicy> find_policy(uint64_t key, int64_t batch) const;

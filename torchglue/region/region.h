@@ -322,7 +322,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // Rows of micro-batch 0.
   int64_t lead() const { return lead_ > 0 ? std::min(lead_, micro_batch_) : micro_batch_; }
   int64_t end_of_pass(int64_t begin, int64_t size) const { return std::min(batch_, begin + (begin == 0 ? std::min(lead(), size) : size)); }
-  // In the lazy mode, once all operators have run for the first rows and before any others do.
+  // Of a step that is sized from its first rows, once all operators have run for these and before any others do.
   void choose_size();
   bool make_room();
   bool try_again(int& tries) const;  // rung 0
@@ -355,7 +355,7 @@ class Region : public std::enable_shared_from_this<Region> {
 
   int64_t batch_;
   int64_t micro_batch_;
-  int64_t lead_ = 0;  // of the lazy mode: rows of micro-batch 0, where they are fewer than the others'; 0: they are not
+  int64_t lead_ = 0;  // of a step sized from its first rows: rows of micro-batch 0, where they are fewer than the others'; 0: they are not
   at::Device device_;
   int depth_;
   bool open_ = true;

@@ -15,7 +15,6 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
-#include "torchglue/rescue/guess.h"
 #include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
@@ -373,31 +372,47 @@ void Region::halve(int64_t failed) {
   report_rescue(describe_out_of_memory("a micro-batch"), micro_batch_, batch_);
 }
 
-// What the first rows have left, activations, and three quarters as much for their gradients on the way back, grow with the rows; what they had at
-// their peak beyond that is a kernel's workspace, and does not; and there is what is as large whatever the rows: the gradients of parameters, and
-// what the program reads. All this is a guess: the step is measured, and the next one will know.
+// What the first rows have left, activations, and their gradients on the way back, grow with the rows: three quarters as much as they, or two of the
+// largest. What they had at their peak beyond that is a kernel's workspace, and does not; and there is what is as large whatever the rows: the gradients of parameters,
+// one of them twice while it is summed, and what the program reads. Without gradients nothing is left, and the peak is what grows. All this is a guess: the step is measured, and the next one will know.
 void Region::choose_size() {
   Session& s = session();
   const auto policy = s.sizes.policy_of(batch_);
-  if (!s.lazy() || policy == nullptr || policy->knows() || lead_ > 0 || micro_batch_ != kLazyRows || s.forced_micro_batch() > 0 || observed_random_) return;
+  if (policy == nullptr || !policy->probing() || lead_ > 0 || micro_batch_ != kLazyRows || observed_random_) return;
   const auto available = s.sizes.available_to(batch_);
   const auto taken = s.sizes.taken(batch_);
-  if (!available || taken.now <= 0) return;
-  int64_t standing = taken.peak - taken.now;
-  for (const Capture& capture : captures_) {
-    if (capture.requires_grad && capture.tensor.defined()) standing += static_cast<int64_t>(capture.tensor.nbytes());
+  double growing = static_cast<double>(taken.peak);
+  if (differentiable()) {
+    double largest = 0;  // over the full batch
+    for (const Value& value : values_) {
+      const double bytes = static_cast<double>(c10::multiply_integers(value.sizes)) * static_cast<double>(c10::elementSize(value.dtype));
+      if (value.placement.is_shard()) largest = std::max(largest, bytes);
+    }
+    const double now = static_cast<double>(taken.now);
+    growing = std::max(1.75 * now, now + 2 * largest * static_cast<double>(micro_batch_) / static_cast<double>(batch_));
+  }
+  if (!available || growing <= 0) return;
+  int64_t standing = 0;
+  if (differentiable()) {
+    int64_t largest = 0;
+    for (const Capture& capture : captures_) {
+      if (!capture.requires_grad || !capture.tensor.defined()) continue;
+      standing += static_cast<int64_t>(capture.tensor.nbytes());
+      largest = std::max(largest, static_cast<int64_t>(capture.tensor.nbytes()));
+    }
+    standing += taken.peak - taken.now + largest;
   }
   for (ValueId id : held_deferred()) {
     if (groups_[values_[id].group].base == id) standing += static_cast<int64_t>(groups_[values_[id].group].storage.nbytes());
   }
-  const double rows = (static_cast<double>(*available) * 0.95 - static_cast<double>(standing)) / (1.75 * static_cast<double>(taken.now) / static_cast<double>(micro_batch_));
+  const double rows = (static_cast<double>(*available) * 0.95 - static_cast<double>(standing)) / (growing / static_cast<double>(micro_batch_));
   if (rows <= static_cast<double>(micro_batch_)) return;
   lead_ = micro_batch_;
   const int64_t rest = batch_ - lead_;
   const int64_t passes = static_cast<int64_t>(std::ceil(static_cast<double>(rest) / rows));
   micro_batch_ = std::max(micro_batch_, (rest + passes - 1) / passes);
   policy->use(micro_batch_);
-  s.log(KOILA_LOG_DEBUG, "the first " + std::to_string(lead_) + " rows took " + std::to_string(taken.now) + " bytes: micro-batches of " + std::to_string(micro_batch_));
+  s.log(KOILA_LOG_DEBUG, "the first " + std::to_string(lead_) + " rows took " + std::to_string(differentiable() ? taken.now : taken.peak) + " bytes: micro-batches of " + std::to_string(micro_batch_));
 }
 
 std::vector<ValueId> Region::in_use() const {

@@ -54,7 +54,7 @@ void guess_seed(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
     const int dim = split_dimension(op, arguments, t, arg, element);
     if (dim < 0) return;
     const int64_t batch = t.size(dim);
-    if (s.current && s.current->open() && s.current->batch() != batch) return;
+    if ((s.current && s.current->open() && s.current->batch() != batch) || s.named.excludes(batch)) return;
     LearnedSeed seed;
     seed.key = Signatures::key(op, arguments);
     seed.argument = arg;
@@ -62,10 +62,7 @@ void guess_seed(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
     seed.placement = Placement::shard(dim);
     seed.device = t.device().type();
     seed.policy = s.sizes.policy_of(batch);
-    if (seed.policy == nullptr) {
-      seed.policy = make_policy(batch, t.device());
-      seed.policy->use(std::min(kLazyRows, seed.policy->rows()));
-    }
+    if (seed.policy == nullptr) seed.policy = make_probing_policy(batch, t.device());
     s.log(KOILA_LOG_DEBUG, "dimension " + std::to_string(dim) + " of an argument of " + op.schema().name() + ", " + std::to_string(batch) + " rows, is taken for the batch");
     seed.op = c10::toString(op.operator_name());
     s.signatures.learn(seed);

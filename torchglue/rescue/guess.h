@@ -13,9 +13,6 @@ namespace koila {
 // be split runs whole. The first two rows run alongside the program, as the first micro-batch always does; what they took says how many the others
 // may be: see Region::choose_size().
 
-// Rows that run alongside the program until something is known.
-inline constexpr int64_t kLazyRows = 2;
-
 // Remembers the call's seed, if it has one and nothing is known of the call. To be called before the seeds that are known are marked.
 void guess_seed(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 

@@ -31,6 +31,12 @@ std::shared_ptr<SizePolicy> make_policy(int64_t batch, c10::Device device) {
   return std::make_shared<SizePolicy>(batch, first_micro_batch(batch), options);
 }
 
+std::shared_ptr<SizePolicy> make_probing_policy(int64_t batch, c10::Device device) {
+  auto policy = make_policy(batch, device);
+  if (session().forced_micro_batch() == 0) policy->probe(std::min(kLazyRows, policy->rows()));
+  return policy;
+}
+
 std::optional<int64_t> available_bytes(c10::Device device) {
   const koila_runtime& runtime = *session().runtime;
   const int number = device_number(device);

@@ -20,6 +20,12 @@ int64_t first_micro_batch(int64_t batch);
 // A policy for steps of `batch` rows on that device, by the configuration.
 std::shared_ptr<SizePolicy> make_policy(int64_t batch, c10::Device device);
 
+// Rows that run alongside the program until something is known, see Note [Lazy from the first step].
+inline constexpr int64_t kLazyRows = 2;
+
+// The same for steps that are to be sized from their first rows.
+std::shared_ptr<SizePolicy> make_probing_policy(int64_t batch, c10::Device device);
+
 // Bytes that may still be allocated on the device, as far as anybody knows: of the budget, and on a CUDA device of what is free and cached.
 std::optional<int64_t> available_bytes(c10::Device device);
 
