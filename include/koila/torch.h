@@ -3,5 +3,13 @@
 #define KOILA_TORCH_H_
 
 #include "koila/batch.h"
+#include "koila/budget.h"
+#include "koila/category.h"
+#include "koila/count.h"
+#include "koila/events.h"
+#include "koila/memory.h"
+#include "koila/report.h"
+#include "koila/snapshot.h"
+#include "koila/track.h"
 
 #endif  // KOILA_TORCH_H_
