@@ -12,11 +12,13 @@
 
 #include <c10/core/Device.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
 #include "koila/category.h"
 #include "koila/detail/abi.h"
+#include "koila/detail/allocator_tracks.h"
 #include "koila/detail/memory.h"
 
 namespace koila {
@@ -40,20 +42,6 @@ struct Memory {
 
   std::optional<std::int64_t> allocations;  // of tensors' memory so far: a number
 };
-
-namespace detail {
-
-inline std::optional<c10::CachingDeviceAllocator::DeviceStats> allocator_stats(c10::Device device) {
-  c10::DeviceAllocator* allocator = device_allocator(device.type());
-  if (allocator == nullptr) return std::nullopt;
-  try {
-    return allocator->getDeviceStats(with_index(device).index());
-  } catch (const c10::Error&) {
-    return std::nullopt;  // one that does not tell
-  }
-}
-
-}  // namespace detail
 
 // Of a device; without one, of the current device of the accelerator in use, or of the CPU.
 inline Memory memory(std::optional<c10::Device> device = std::nullopt) {
@@ -81,9 +69,10 @@ inline Memory memory(std::optional<c10::Device> device = std::nullopt) {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     now.source = Memory::Source::kAllocator;
     now.live = stats->allocated_bytes[kAll].current;
-    now.peak = stats->allocated_bytes[kAll].peak;
+    const detail::AllocatorTracks::Peak before = detail::AllocatorTracks::before_the_mark(now.device);
+    now.peak = std::max(stats->allocated_bytes[kAll].peak, before.allocated);
     now.reserved = stats->reserved_bytes[kAll].current;
-    now.reserved_peak = stats->reserved_bytes[kAll].peak;
+    now.reserved_peak = std::max(stats->reserved_bytes[kAll].peak, before.reserved);
     now.allocations = stats->allocation[kAll].allocated;
   }
   return now;
@@ -94,12 +83,7 @@ inline void reset_peak(std::optional<c10::Device> device = std::nullopt) {
   const c10::Device where = detail::with_index(device ? *device : detail::current_device());
   const std::optional<int> number = detail::device_number(where);
   if (const detail::Abi& koila = detail::Abi::get(); koila && number) koila.reset_peak(*number);
-  c10::DeviceAllocator* allocator = detail::device_allocator(where.type());
-  if (allocator == nullptr) return;
-  try {
-    allocator->resetPeakStats(where.index());
-  } catch (const c10::Error&) {  // one that keeps none
-  }
+  detail::AllocatorTracks::reset_peak(where);
 }
 
 }  // namespace koila

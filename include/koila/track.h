@@ -11,89 +11,21 @@
 
 #include <c10/core/Device.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "koila/detail/abi.h"
+#include "koila/detail/allocator_tracks.h"
 #include "koila/detail/memory.h"
-#include "koila/memory.h"
 
 namespace koila {
-
-namespace detail {
-
-// Note [Many peaks over one mark]
-// A caching allocator has one mark for its peak, that anybody may reset. Whenever a track begins, ends or is asked, what the mark has seen since the last
-// time counts for every track that is open, and the mark starts again.
-class AllocatorTracks {
- public:
-  struct Track {
-    c10::Device device;
-    std::int64_t peak = 0;
-  };
-
-  // Null where no allocator counts. `live` becomes what is alive.
-  static Track* begin(c10::Device device, std::int64_t& live) {
-    const std::lock_guard<std::mutex> lock(all().mutex);
-    const auto now = take(device);
-    if (!now) return nullptr;
-    live = *now;
-    auto* track = new Track{device, live};
-    all().open.push_back(track);
-    return track;
-  }
-  static std::int64_t peak(Track* track) {
-    const std::lock_guard<std::mutex> lock(all().mutex);
-    take(track->device);
-    return track->peak;
-  }
-  static std::int64_t end(Track* track) {
-    const std::lock_guard<std::mutex> lock(all().mutex);
-    take(track->device);
-    const std::int64_t peak = track->peak;
-    auto& open = all().open;
-    open.erase(std::find(open.begin(), open.end(), track));
-    delete track;
-    return peak;
-  }
-
- private:
-  struct All {
-    std::mutex mutex;
-    std::vector<Track*> open;
-  };
-  static All& all() {
-    static All* all = new All;  // never destroyed: a thread may outlive the statics
-    return *all;
-  }
-
-  // Returns what is alive; nothing where that is not told.
-  static std::optional<std::int64_t> take(c10::Device device) {
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    const auto stats = allocator_stats(device);
-    if (!stats) return std::nullopt;
-    for (Track* track : all().open) {
-      if (track->device == device) track->peak = std::max(track->peak, stats->allocated_bytes[kAll].peak);
-    }
-    try {
-      device_allocator(device.type())->resetPeakStats(device.index());
-    } catch (const c10::Error&) {
-      return std::nullopt;
-    }
-    return stats->allocated_bytes[kAll].current;
-  }
-};
-
-}  // namespace detail
 
 // From its making until stop() or its end. Bytes of tensors, as Memory::live has them; std::nullopt where nobody counts: on the CPU without koila, and on a device that
 // is not in use yet.
 //
-// Without koila it resets the peak that the allocator keeps (torch.cuda.max_memory_allocated), and what others reset meanwhile it does not see.
+// Without koila it resets the peak that the allocator keeps (torch.cuda.max_memory_allocated), and when others than koila::reset_peak() reset it, a peak before that may be
+// missed.
 // Threads: what all threads of the process do is counted; one object is for one thread at a time.
 class ScopedTrack {
  public:

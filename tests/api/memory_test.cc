@@ -140,6 +140,7 @@ TEST(ScopedTrack, WithinAndAcrossEachOther) {
   on.pass(65);
   across->stop();
   on.pass(200);
+  reset_peak(kFirst);
   EXPECT_EQ(outer.at_begin(), 10);
   EXPECT_EQ(outer.peak(), 215);
   EXPECT_EQ(across->peak(), 80) << "stopped";
@@ -149,6 +150,16 @@ TEST(ScopedTrack, WithinAndAcrossEachOther) {
   EXPECT_EQ(last.peak(), 215);
   on.add(-15);
   EXPECT_EQ(last.growth(), -15);
+}
+
+TEST(ScopedTrack, LeavesThePeakOfTheDeviceAlone) {
+  Accelerator& on = Accelerator::get();
+  reset_peak(kFirst);
+  on.pass(700);
+  { const ScopedTrack track(kFirst); }
+  EXPECT_EQ(memory(kFirst).peak, 700);
+  reset_peak(kFirst);
+  EXPECT_EQ(memory(kFirst).peak, 0);
 }
 
 TEST(ScopedTrack, DevicesAreApart) {

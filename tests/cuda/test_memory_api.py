@@ -19,6 +19,6 @@ def test_categories_are_what_the_program_counts():
 
 @pytest.mark.parametrize("run", [koila, plain])
 def test_tracks_within_and_across_each_other(run):
-    """Without koila one is lost that somebody else reset the mark under: the program does so, behind the peaks that are asked for."""
+    """With koila the first of them is the allocator's still: koila counts from the operator on that follows the first memory."""
     found = figures(run(PROGRAM, "tracks", "cuda", OMP_NUM_THREADS="1"))
     assert found == {"inner": 2 * MI, "inner stopped": 2 * MI, "across": 3 * MI, "outer": 5 * MI, "growth": MI}

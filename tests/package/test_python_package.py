@@ -27,7 +27,7 @@ def test_a_wheel_is_the_package_and_its_script(packages):
         metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
     assert names == {"koila/__init__.py", "koila/__main__.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
         f"koila/include/koila/{header}" for header in (
-            "batch.h", "budget.h", "category.h", "count.h", "detail/abi.h", "detail/memory.h", "events.h", "koila.h", "memory.h", "oom.h", "report.h", "rule.h",
+            "batch.h", "budget.h", "category.h", "count.h", "detail/abi.h", "detail/allocator_tracks.h", "detail/memory.h", "events.h", "koila.h", "memory.h", "oom.h", "report.h", "rule.h",
             "size_cache.h", "snapshot.h", "torch.h", "track.h")}
     assert "Requires-Dist" not in metadata, "pip would bring a torch that koila was not built for"
 
