@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "koila/koila.h"  // enum koila_category, enum koila_phase, places
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -25,18 +27,6 @@ enum koila_rung {
   KOILA_RUNG_SPLIT = 1 << 1,    // micro-batches
   KOILA_RUNG_OFFLOAD = 1 << 2,  // values outside the device's memory
   KOILA_RUNGS_ALL = (1 << 3) - 1,
-};
-
-// What a tensor's memory is for, by when it was made and what became of it (docs/report.md).
-enum koila_category {
-  KOILA_OTHER = 0,            // made before the first step and no parameter, or in an evaluation
-  KOILA_PARAMETERS = 1,       // leaves that a backward pass gave a gradient to
-  KOILA_GRADIENTS = 2,        // their .grad
-  KOILA_OPTIMIZER_STATE = 3,  // made between a backward pass and the next step, and still alive after that
-  KOILA_INPUTS = 4,           // made in a step before its first operator with a gradient
-  KOILA_ACTIVATIONS = 5,      // made in a forward pass from there on
-  KOILA_WORKSPACE = 6,        // made in a backward pass or an update, and neither a gradient nor state so far
-  KOILA_CATEGORIES = 7,
 };
 
 // What the program was doing when a tensor's memory was asked for.
@@ -67,9 +57,8 @@ enum koila_log_level {
   KOILA_LOG_OFF = 6,
 };
 
-// A place by number: CUDA ordinals from 0, as the process sees them; the CPU, for tensors, is KOILA_CPU. What CUDA gives outside a device has
-// a number of its own: page-locked host memory, and managed memory, which moves between host and devices.
-enum { KOILA_CPU = -1, KOILA_PINNED = -2, KOILA_MANAGED = -3, KOILA_CUDA_DEVICES = 16 };
+// A place by number: CUDA ordinals from 0, as the process sees them, or KOILA_CPU, KOILA_PINNED and KOILA_MANAGED (koila.h).
+enum { KOILA_CUDA_DEVICES = 16 };
 
 // What torchglue needs to know of the configuration. Immutable after load; strings live as long as the process.
 typedef struct koila_settings {
@@ -85,7 +74,6 @@ typedef struct koila_settings {
   int stacks;                // 1: find the source line of every tensor
 } koila_settings;
 
-enum koila_phase { KOILA_FORWARD = 0, KOILA_BACKWARD = 1, KOILA_NO_GRAD = 2 /* evaluation, an optimizer: outside backward */ };
 enum koila_outcome { KOILA_RESCUED = 0, KOILA_REFUSED = 1 };
 
 // One out-of-memory, once its outcome is known. Strings are copied by the callee.

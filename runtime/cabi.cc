@@ -1,11 +1,14 @@
 // The two C interfaces over the runtime: the table that the adapter gets (abi.h) and the public functions (koila/koila.h).
 #include "runtime/cabi.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <string>
 
 #include "koila/koila.h"
+#include "runtime/report/report.h"
 #include "runtime/log.h"
 #include "runtime/rule_book.h"
 #include "runtime/rule_text.h"
@@ -222,7 +225,35 @@ KOILA_API std::int64_t koila_allocations(int device) {
 }
 
 KOILA_API void koila_reset_peak(int device) {
-  if (Runtime::get() != nullptr && is_device(device)) Runtime::get()->ledger().of(device).reset_peak();
+  Runtime* runtime = Runtime::get();
+  if (runtime == nullptr || !is_device(device)) return;
+  runtime->ledger().of(device).reset_peak();
+  runtime->tensors(device).reset_peak();
+}
+
+KOILA_API const char* koila_category_name(int category) { return koila::category_name(category); }
+
+KOILA_API int koila_memory(int device, koila_memory_figures* figures) {
+  Runtime* runtime = Runtime::get();
+  if (runtime == nullptr || figures == nullptr || !runtime->counts_tensors(device)) return 1;
+  const koila::Account& tensors = runtime->tensors(device);
+  const koila::Account& given = runtime->ledger().of(device);
+  koila_memory_figures now = {};
+  now.size = std::min(figures->size, sizeof now);
+  now.live_bytes = tensors.live();
+  now.peak_bytes = tensors.peak();
+  now.run_peak_bytes = tensors.run_peak();
+  now.reserved_bytes = given.live();
+  now.reserved_peak_bytes = given.peak();
+  now.budget_bytes = given.budget();
+  now.outside_bytes = runtime->outside(device).live();
+  now.outside_peak_bytes = runtime->outside(device).run_peak();
+  now.allocations = tensors.allocations();
+  const koila::CategoryBytes bytes = runtime->tensor_book().live(device);
+  static_assert(KOILA_CATEGORIES <= std::size(decltype(now.by_category){}));
+  std::copy(bytes.begin(), bytes.end(), now.by_category);
+  std::memcpy(figures, &now, now.size);
+  return 0;
 }
 
 KOILA_API int koila_set_budget(int device, std::int64_t bytes) {
@@ -230,8 +261,64 @@ KOILA_API int koila_set_budget(int device, std::int64_t bytes) {
   if (device >= 0) koila::start_runtime();
   Runtime* runtime = Runtime::get();
   if (runtime == nullptr || !runtime->accounts_for(device) || bytes < 0) return 1;
-  runtime->set_budget(device, bytes);
+  runtime->budgets().set(device, bytes);
   return 0;
+}
+
+KOILA_API std::uint64_t koila_begin_budget(int device, std::int64_t bytes) {
+  if (device >= 0) koila::start_runtime();
+  Runtime* runtime = Runtime::get();
+  std::uint64_t number = 0;
+  if (runtime == nullptr || !runtime->accounts_for(device) || bytes < 1) return number;
+  koila::quietly([&] { number = runtime->budgets().begin(device, bytes); });
+  return number;
+}
+
+KOILA_API void koila_end_budget(std::uint64_t budget) {
+  if (Runtime::get() != nullptr) Runtime::get()->budgets().end(budget);
+}
+
+KOILA_API std::uint64_t koila_begin_track(int device) {
+  Runtime* runtime = Runtime::get();
+  std::uint64_t number = 0;
+  if (runtime == nullptr || !runtime->counts_tensors(device)) return number;
+  koila::quietly([&] { number = runtime->peak_tracks().begin(runtime->tensors(device)); });
+  return number;
+}
+
+KOILA_API std::int64_t koila_track_peak(std::uint64_t track) { return Runtime::get() != nullptr ? Runtime::get()->peak_tracks().peak(track) : 0; }
+
+KOILA_API std::int64_t koila_end_track(std::uint64_t track) { return Runtime::get() != nullptr ? Runtime::get()->peak_tracks().end(track) : 0; }
+
+KOILA_API int koila_live_groups(int device, void (*each)(void*, const koila_live_group*), void* context) {
+  Runtime* runtime = Runtime::get();
+  if (runtime == nullptr || each == nullptr || !runtime->counts_tensors(device)) return 1;
+  std::vector<koila::Holder> holders;
+  bool listed = false;
+  koila::quietly([&] {
+    holders = runtime->tensor_book().holders(device);
+    listed = true;
+  });
+  if (!listed) return 1;
+  for (const koila::Holder& h : holders) {
+    const koila_live_group group = {sizeof group, h.category, h.op.c_str(), h.where.c_str(), h.bytes, h.count, h.step};
+    each(context, &group);
+  }
+  return 0;
+}
+
+KOILA_API std::uint64_t koila_add_listener(int kinds, void (*function)(void*, const koila_event*), void* context) {
+  std::uint64_t number = 0;
+  koila::quietly([&] {
+    if (function != nullptr && koila::start_runtime()) number = Runtime::get()->event_feed().add(kinds, function, context);
+  });
+  return number;
+}
+
+KOILA_API void koila_remove_listener(std::uint64_t listener) {
+  koila::quietly([&] {
+    if (Runtime::get() != nullptr) Runtime::get()->event_feed().remove(listener);
+  });
 }
 
 KOILA_API std::int64_t koila_budget_bytes(int device) {

@@ -86,6 +86,11 @@ EventList Events::snapshot() const {
   return list_;
 }
 
+std::int64_t Events::steps() const {
+  std::lock_guard lock(mutex_);
+  return list_.steps;
+}
+
 void Events::write_oom(std::size_t index) {
   if (record_ != nullptr) record_->write_oom(index, list_.oom_events[index]);
 }

@@ -91,6 +91,8 @@ class Events {
   void add_note(const std::string& note);
 
   EventList snapshot() const;
+  // That have ended.
+  std::int64_t steps() const;
 
   // What was added so far is written there, and from now on each thing as it is added. The writer must live as long as this.
   void write_to(RecordWriter* record);

@@ -47,11 +47,21 @@ void Account::release(std::int64_t bytes) {
 }
 
 void Account::raise_peak(std::int64_t live) {
-  for (std::atomic<std::int64_t>* highest : {&peak_, &marked_peak_, &step_peak_}) {
+  for (std::atomic<std::int64_t>* highest : {&peak_, &marked_peak_, &step_peak_, &track_peak_}) {
     std::int64_t peak = highest->load(std::memory_order_relaxed);
     while (live > peak && !highest->compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
     }
   }
+}
+
+std::int64_t Account::take_track_peak() {
+  const std::int64_t peak = track_peak_.exchange(live());
+  // What came between the two was put into the peak that is taken: it is live from here on as well.
+  const std::int64_t live = this->live();
+  std::int64_t now = track_peak_.load();
+  while (live > now && !track_peak_.compare_exchange_weak(now, live)) {
+  }
+  return peak;
 }
 
 void Account::reset_peak() {

@@ -57,6 +57,9 @@ class alignas(64) Account {
   void begin_step() { step_peak_.store(live(), std::memory_order_relaxed); }
   std::int64_t step_peak() const { return step_peak_.load(std::memory_order_relaxed); }
 
+  // The most since it was last called; from then on it starts again from what is live. For one thread at a time (PeakTracks).
+  std::int64_t take_track_peak();
+
   // peak() starts again from what is live; run_peak() is the highest of all.
   void reset_peak();
   std::int64_t run_peak() const;
@@ -77,6 +80,7 @@ class alignas(64) Account {
   std::atomic<std::int64_t> peak_{0};
   std::atomic<std::int64_t> marked_peak_{0};
   std::atomic<std::int64_t> step_peak_{0};
+  std::atomic<std::int64_t> track_peak_{0};
   std::atomic<std::int64_t> budget_{0};
   std::atomic<std::int64_t> requests_{0};
   std::atomic<std::int64_t> allocations_{0};

@@ -39,7 +39,7 @@ bool Runtime::start() {
   auto* runtime = new Runtime(std::move(parsed.config));
   runtime->spill_dir_ = spill_dir;
   runtime->cache_ = absolute_path(expand_path(runtime->config_.cache));
-  runtime->ledger_.of(KOILA_CPU).set_budget(cpu_budget);
+  runtime->budgets_.set(KOILA_CPU, cpu_budget);
   runtime->injector_.set(runtime->config_.inject, runtime->ledger_);
 
   rule_book().add_all(rules.rules);
@@ -71,7 +71,16 @@ void Runtime::attached(const std::string& torch_version) {
 void Runtime::keep_books() {
   std::call_once(books_, [this] {
     std::atexit([] { get()->at_exit(); });
-    pthread_atfork(nullptr, nullptr, [] { get()->start_anew_after_fork(); });
+    pthread_atfork(
+        [] {
+          get()->budgets_.lock();
+          get()->peak_tracks_.lock();
+        },
+        [] {
+          get()->peak_tracks_.unlock();
+          get()->budgets_.unlock();
+        },
+        [] { get()->start_anew_after_fork(); });
     is_worker_ = is_spawned_worker(read_arguments());
     if (!is_worker_) open_record();
   });
@@ -118,29 +127,15 @@ void Runtime::take_sample(int device, std::int64_t live) {
   }
 }
 
-void Runtime::set_budget(int device, std::int64_t bytes) {
-  const std::lock_guard lock(budgets_);
-  ledger_.of(device).set_budget(bytes);
-  if (device >= 0) met_[device].store(true, std::memory_order_release);
-}
-
 void Runtime::set_configured_budget(int device, std::int64_t total) {
   const MemoryBudget* found = nullptr;
   for (const DeviceBudget& entry : config_.device_memory) {
     if (entry.device == device || (!entry.device && found == nullptr)) found = &entry.budget;
   }
-  std::int64_t bytes = 0;
-  {
-    const std::lock_guard lock(budgets_);
-    if (met_[device].load(std::memory_order_relaxed)) return;  // another thread was here, or the program has set one
-    if (found != nullptr) {
-      bytes = found->kind == MemoryBudget::Kind::kShare ? static_cast<std::int64_t>(found->share * static_cast<double>(total)) : found->bytes;
-      ledger_.of(device).set_budget(bytes);
-    }
-    met_[device].store(true, std::memory_order_release);
-  }
-  if (found == nullptr) return;
-  if (bytes > 0) log::write(KOILA_LOG_INFO, "budget for " + device_name(device) + ": " + format_bytes(bytes));
+  std::optional<std::int64_t> bytes;
+  if (found != nullptr) bytes = found->kind == MemoryBudget::Kind::kShare ? static_cast<std::int64_t>(found->share * static_cast<double>(total)) : found->bytes;
+  if (!budgets_.configure(device, bytes) || !bytes) return;
+  if (*bytes > 0) log::write(KOILA_LOG_INFO, "budget for " + device_name(device) + ": " + format_bytes(*bytes));
   else log::write(KOILA_LOG_WARN, "KOILA_DEVICE_MEMORY: the memory of " + device_name(device) + " cannot be read; using no budget");
 }
 
@@ -148,6 +143,17 @@ void Runtime::on_tensors(int device, std::int64_t change) {
   if (device < 0 || !is_device(device)) return;
   if (change >= 0) tensors_[device].try_reserve(change);
   else tensors_[device].release(-change);
+}
+
+bool Runtime::counts_tensors(int device) const {
+  if (!attached_ || device < KOILA_CPU || !is_device(device)) return false;
+  return device == KOILA_CPU || tensors_[device].allocations() > 0 || ledger_.of(device).allocations() == 0;
+}
+
+// What was alive when the first listener came is alive when the last is called.
+EventFeed& Runtime::event_feed() {
+  std::call_once(feed_ends_, [] { std::atexit([] { get()->event_feed_->stop(); }); });
+  return *event_feed_;
 }
 
 void Runtime::on_outside(int device, std::int64_t change) {
@@ -172,7 +178,9 @@ void Runtime::start_anew_after_fork() {
   timelines_ = new Timelines;
   steps_ = new StepSeries;
   events_ = new Events;
+  event_feed_ = new EventFeed;
   findings_ = new Findings;
+  peak_tracks_.unlock();
   budgets_.unlock();
   rule_book().start_anew_after_fork();
   log::open(config_.log_level, config_.log_file);
@@ -193,6 +201,21 @@ void Runtime::on_oom(OomEvent event) {
   // What came through at the second try is no news to who does not ask.
   const int level = !first ? KOILA_LOG_DEBUG : event.outcome == KOILA_RESCUED && event.rung == KOILA_RUNG_RETRY ? KOILA_LOG_INFO : KOILA_LOG_WARN;
   if (log::enabled(level)) log::write(level, describe(event));
+  const int kind = event.outcome == KOILA_RESCUED ? KOILA_EVENT_RESCUE : KOILA_EVENT_REFUSAL;
+  if (!event_feed_->wants(kind)) return;
+  FeedEvent told;
+  told.figures.kind = kind;
+  told.figures.device = event.device;
+  told.figures.phase = event.phase;
+  told.figures.requested_bytes = event.requested_bytes;
+  told.figures.live_bytes = event.live_bytes;
+  told.figures.budget_bytes = event.budget_bytes;
+  told.figures.micro_batch = event.micro_batch;
+  told.figures.batch = event.batch;
+  told.figures.step = events_->steps();
+  told.op = std::move(event.op);
+  told.reason = std::move(event.reason);
+  event_feed_->post(std::move(told));
 }
 
 void Runtime::on_step() {
@@ -217,6 +240,19 @@ void Runtime::on_step() {
   tensor_book_->end_step();
   leak_watch_->step_over(ended.number);
   write_devices();
+  if (!event_feed_->wants(KOILA_EVENT_STEP)) return;
+  FeedEvent told;
+  told.figures.kind = KOILA_EVENT_STEP;
+  told.figures.device = step.device;
+  told.figures.phase = KOILA_BACKWARD;
+  told.figures.live_bytes = step.live_bytes;
+  told.figures.peak_bytes = step.peak_bytes;
+  told.figures.budget_bytes = ledger_.of(step.device).budget();
+  told.figures.micro_batch = step.micro_batch;
+  told.figures.batch = step.batch;
+  told.figures.step = step.step;
+  told.figures.rescues = step.rescues;
+  event_feed_->post(std::move(told));
 }
 
 void Runtime::write_device(RecordWriter& record, int device) {

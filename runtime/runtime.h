@@ -10,17 +10,19 @@
 #include <mutex>
 #include <string>
 
+#include "runtime/budgets.h"
 #include "runtime/config.h"
 #include "runtime/device_memory.h"
+#include "runtime/event_feed.h"
 #include "runtime/events.h"
 #include "runtime/findings.h"
 #include "runtime/inject.h"
 #include "runtime/leak_watch.h"
 #include "runtime/ledger.h"
+#include "runtime/peak_tracks.h"
 #include "runtime/record/writer.h"
 #include "runtime/report/report.h"
 #include "runtime/run_clock.h"
-#include "runtime/spin_lock.h"
 #include "runtime/tensor_book.h"
 #include "runtime/timeline.h"
 
@@ -43,12 +45,12 @@ class Runtime {
   // A CUDA device that is in use for the first time, with so many bytes of memory: its budget comes into force. `total` is asked once.
   template <typename F>
   void meet_device(int device, F&& total) {
-    if (!is_device(device) || device < 0 || met_[device].load(std::memory_order_acquire)) return;
+    if (!is_device(device) || device < 0 || budgets_.settled(device)) return;
     set_configured_budget(device, total());
   }
 
-  // The program's own word, which stands against the configuration's whether the device has been met or not. 0: no budget.
-  void set_budget(int device, std::int64_t bytes);
+  // The program's own word stands against the configuration's whether the device has been met or not.
+  Budgets& budgets() { return budgets_; }
 
   const koila_settings& settings() const { return settings_; }
   bool wants_cupti() const { return config_.cupti; }
@@ -107,8 +109,14 @@ class Runtime {
   // The account of the tensors on a device: on the CPU there is no cache between them and the memory.
   Account& tensors(int device) { return device >= 0 ? tensors_[device] : ledger_.of(device); }
 
+  // Whether tensors(device) is all that there is: not where koila stays out, nor where PyTorch's allocator has got memory and does not tell for what.
+  bool counts_tensors(int device) const;
+
+  PeakTracks& peak_tracks() { return peak_tracks_; }
+
   // What is kept of a device's tensors outside its memory: a change in bytes.
   void on_outside(int device, std::int64_t change);
+  const Account& outside(int device) const { return outside_[device - kFirstPlace]; }
 
   TensorBook& tensor_book() { return *tensor_book_; }
 
@@ -116,6 +124,7 @@ class Runtime {
   void on_step();
   void on_oom(OomEvent event);
   Events& events() { return *events_; }
+  EventFeed& event_feed();
   Findings& findings() { return *findings_; }
   LeakWatch& leak_watch() { return *leak_watch_; }
 
@@ -158,13 +167,14 @@ class Runtime {
   Account tensors_[kCudaDevices];
   Account outside_[kPlaces];
   std::atomic<std::int64_t> written_outside_[kPlaces] = {};
-  std::atomic<bool> met_[kCudaDevices] = {};  // set under the lock, with the budget in force
-  SpinLock budgets_;
+  Budgets budgets_{ledger_};
+  PeakTracks peak_tracks_;
   std::atomic<std::int64_t> pressure_[kPlaces] = {};
   std::atomic<std::int64_t> used_[kPlaces] = {};
   std::atomic<std::int64_t> untracked_[kPlaces] = {};
   Events* events_ = new Events;  // replaced in the child of a fork, where its lock may be held for ever
-  Findings* findings_ = new Findings;  // the same
+  EventFeed* event_feed_ = new EventFeed;  // the same
+  Findings* findings_ = new Findings;      // and this
   LeakWatch* leak_watch_ = new LeakWatch(*tensor_book_, *findings_);
   RunClock clock_;
   Timelines* timelines_ = new Timelines;    // and these two
@@ -180,6 +190,7 @@ class Runtime {
   WrittenPeak written_peak_[kPlaces];
   bool attached_ = false;
   std::once_flag books_;
+  std::once_flag feed_ends_;
   bool is_worker_ = false;  // that Python's multiprocessing started afresh
   bool forked_ = false;
 };

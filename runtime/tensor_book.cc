@@ -142,11 +142,20 @@ void TensorBook::raise_peak(Holdings& holdings, std::int64_t live) {
 }
 
 void TensorBook::list_holders(int device, Holdings& holdings) {
-  std::map<std::tuple<std::uint8_t, std::uint16_t, std::uint32_t>, Holder> kinds;
   std::int64_t blocks = 0;
+  std::vector<Holder> holders = this->holders(device, &blocks);
+  if (holders.size() > kMaxHolders) holders.resize(kMaxHolders);
+  const std::lock_guard lock(holdings.lock);
+  holdings.next_list = next_list(holdings.peak.bytes, blocks);
+  holdings.list_number = number_.load(kRelaxed);
+  holdings.peak.holders = std::move(holders);
+}
+
+std::vector<Holder> TensorBook::holders(int device, std::int64_t* blocks) {
+  std::map<std::tuple<std::uint8_t, std::uint16_t, std::uint32_t>, Holder> kinds;
   tensors_.for_each([&](std::uintptr_t, const Tensor& tensor) {
     if (tensor.device != device) return;
-    ++blocks;
+    if (blocks != nullptr) ++*blocks;
     Holder& holder = kinds[{tensor.category, tensor.op, tensor.place}];
     holder.step = holder.count == 0 ? tensor.step : std::min(holder.step, tensor.step);
     holder.bytes += tensor.bytes;
@@ -161,11 +170,7 @@ void TensorBook::list_holders(int device, Holdings& holdings) {
     holders.push_back(std::move(holder));
   }
   std::stable_sort(holders.begin(), holders.end(), [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
-  if (holders.size() > kMaxHolders) holders.resize(kMaxHolders);
-  const std::lock_guard lock(holdings.lock);
-  holdings.next_list = next_list(holdings.peak.bytes, blocks);
-  holdings.list_number = number_.load(kRelaxed);
-  holdings.peak.holders = std::move(holders);
+  return holders;
 }
 
 CategoryBytes TensorBook::live(int device) const {

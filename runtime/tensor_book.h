@@ -56,6 +56,8 @@ class TensorBook {
 
   CategoryBytes live(int device) const;
 
+  // What is alive on a device, the largest first.
+  std::vector<Holder> holders(int device, std::int64_t* blocks = nullptr);
   // What is alive, by kind and by the step that made it.
   std::vector<SurvivorGroup> survivors();
   // Addresses of what a leak is made of, the latest first.

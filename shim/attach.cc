@@ -58,7 +58,7 @@ void attach() {
 
   static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
   resolve_all(redirects);
-  if (!comes_first(redirects)) return stay_out("koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD");
+  if (!comes_first(redirects)) return stay_out("koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD, and where a program is linked to it");
 
   const std::string folder = own_folder();
   const std::string library = folder + "/libkoila_torch.so";

@@ -5,8 +5,9 @@ import pathlib
 import sys
 
 import pytest
-from preload import Preload
+from preload import BUILD, Preload
 
+BEHIND_TORCH = "koila: koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD, and where a program is linked to it"
 STEP = "import torch; x = torch.ones(3, requires_grad=True); (x * 2).sum().backward(); "
 
 
@@ -54,8 +55,14 @@ def test_torch_ahead_of_koila_in_the_preload_keeps_koila_out(fake: Preload, libt
     torch_cpu = pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     done = fake.run(libtorch_program, LD_PRELOAD=f"{torch_cpu}:{fake.library}")
     assert (done.returncode, done.stdout) == (0, "2 2\n")
-    assert koila_lines(done.stderr) == ["koila: koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD"]
+    assert koila_lines(done.stderr) == [BEHIND_TORCH]
     assert fake.trace() == []
+
+
+def test_linked_behind_torch_keeps_koila_out(real: Preload) -> None:
+    done = real.run(str(BUILD / "tests" / "shim" / "linked_behind_torch"), LD_PRELOAD="")
+    assert (done.returncode, done.stdout) == (0, "2 2\n")
+    assert koila_lines(done.stderr) == [BEHIND_TORCH]
 
 
 def test_mode_off_loads_nothing(fake: Preload) -> None:

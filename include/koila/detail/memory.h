@@ -12,7 +12,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -27,28 +26,9 @@
 #include <set>
 #include <utility>
 
+#include "koila/detail/abi.h"
+
 namespace koila::detail {
-
-// koila's C ABI (koila/koila.h) where this process has it; null functions where it has not.
-struct Abi {
-  static constexpr int kCpu = -1;
-  std::int64_t (*live_bytes)(int) = nullptr;
-  std::int64_t (*budget_bytes)(int) = nullptr;
-  int (*set_budget)(int, std::int64_t) = nullptr;
-
-  static const Abi& get() {
-    static const Abi abi = [] {
-      Abi found;
-      found.live_bytes = reinterpret_cast<decltype(live_bytes)>(dlsym(RTLD_DEFAULT, "koila_live_bytes"));
-      found.budget_bytes = reinterpret_cast<decltype(budget_bytes)>(dlsym(RTLD_DEFAULT, "koila_budget_bytes"));
-      found.set_budget = reinterpret_cast<decltype(set_budget)>(dlsym(RTLD_DEFAULT, "koila_set_budget"));
-      if (found.live_bytes == nullptr || found.budget_bytes == nullptr || found.set_budget == nullptr) found = Abi();
-      return found;
-    }();
-    return abi;
-  }
-  explicit operator bool() const { return set_budget != nullptr; }
-};
 
 // The number behind `name` in a file of /proc whose lines are "Name:   12345 kB", in bytes; 0 when it is not there.
 inline std::int64_t proc_bytes(const char* path, const char* name) {
@@ -132,13 +112,17 @@ class CpuLimit {
   explicit CpuLimit(std::int64_t bytes) {
     if (bytes <= 0) return;
     start_threads();
+    if (const Abi& koila = Abi::get()) budget_ = koila.begin_budget(Abi::kCpu, koila.live_bytes(Abi::kCpu) + bytes);  // 0 where it counts no CPU tensors
+    if (budget_ != 0) return;
     const std::lock_guard<std::mutex> lock(state().mutex);
     State& now = state();
-    if (now.limits.empty()) now.begin();
-    mine_ = now.limits.insert(now.in_use() + bytes);
+    if (now.limits.empty()) getrlimit(RLIMIT_DATA, &now.before);
+    trim_heap();  // as much as can be: what malloc keeps for later comes on top of the limit
+    mine_ = now.limits.insert(proc_bytes("/proc/self/status", "VmData:") + bytes);
     now.apply();
   }
   ~CpuLimit() {
+    if (budget_ != 0) Abi::get().end_budget(budget_);
     if (!mine_) return;
     const std::lock_guard<std::mutex> lock(state().mutex);
     state().limits.erase(*mine_);
@@ -148,32 +132,15 @@ class CpuLimit {
   CpuLimit& operator=(const CpuLimit&) = delete;
 
  private:
+  // Of the kernel's.
   struct State {
     std::mutex mutex;
     std::multiset<std::int64_t> limits;
-    bool by_koila = false;
-    std::int64_t budget = 0;  // koila's before; 0: none
-    rlimit data = {};         // the kernel's before
+    rlimit before = {};
 
-    void begin() {
-      const Abi& koila = Abi::get();
-      budget = koila ? koila.budget_bytes(Abi::kCpu) : 0;
-      by_koila = koila && koila.set_budget(Abi::kCpu, budget) == 0;  // refused where it counts no CPU tensors
-      getrlimit(RLIMIT_DATA, &data);
-    }
-    std::int64_t in_use() const {
-      if (by_koila) return Abi::get().live_bytes(Abi::kCpu);
-      trim_heap();  // as much as can be: what malloc keeps for later comes on top of the limit
-      return proc_bytes("/proc/self/status", "VmData:");
-    }
     void apply() const {
-      if (by_koila) {
-        const std::int64_t least = limits.empty() ? budget : *limits.begin();
-        Abi::get().set_budget(Abi::kCpu, budget > 0 ? std::min(budget, least) : least);
-        return;
-      }
-      rlimit now = data;
-      if (!limits.empty()) now.rlim_cur = std::min(data.rlim_cur, static_cast<rlim_t>(*limits.begin()));
+      rlimit now = before;
+      if (!limits.empty()) now.rlim_cur = std::min(before.rlim_cur, static_cast<rlim_t>(*limits.begin()));
       setrlimit(RLIMIT_DATA, &now);
     }
   };
@@ -189,6 +156,7 @@ class CpuLimit {
     if (!std::exchange(started, true)) at::empty({at::get_num_threads() * kShare}, at::kByte).fill_(1);
   }
 
+  std::uint64_t budget_ = 0;  // koila's; 0: none
   std::optional<std::multiset<std::int64_t>::iterator> mine_;
 };
 
