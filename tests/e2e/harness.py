@@ -42,6 +42,11 @@ class Case:
     accumulate: int = 0  # plain gradient accumulation over so many rows at a time, as people write it by hand: wrong where rows are coupled
 
     @property
+    def server(self):
+        """The class of the process that runs it."""
+        return Server
+
+    @property
     def task(self):
         families()
         from task import FAMILIES
@@ -202,9 +207,9 @@ def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeou
     extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
     if case.device != "cpu":
         extra |= environment
-    key = tuple(sorted(extra.items()))
+    key = (case.server, *sorted(extra.items()))
     if key not in _servers:
-        _servers[key] = Server(extra)
+        _servers[key] = case.server(extra)
     return _servers[key].run(case, budget, inject, timeout)
 
 
