@@ -81,7 +81,7 @@ def families(*modules):
 # The modules of families that need torch and no other library.
 OF_TORCH = ("models", "styles", "coupled", "reads", "refused", "stages")
 # What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
-OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
+OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata", "read_pointer"}
 
 
 @dataclasses.dataclass
