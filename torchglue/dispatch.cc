@@ -10,6 +10,7 @@
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/guess.h"
@@ -166,11 +167,21 @@ void mark_learned_seeds(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
   }
 }
 
+// A write through `.data` to a value of the step: what was saved of it for backward changes with it, and would not where it is made again.
+void note_write_behind(const at::Tensor& t) {
+  for (const auto& region : session().live_regions()) {
+    if (storage_of(t) != nullptr && region->is_behind(t)) return raw_memory().note(*t.unsafeGetTensorImpl(), /*unseen=*/true);
+  }
+}
+
 // Regions that read what the call writes to must do so before.
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (s.live_regions().empty()) return;
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { s.before_write(storage_of(t)); });
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    note_write_behind(t);
+    s.before_write(storage_of(t));
+  });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
   for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t), /*silent=*/true);
 }
@@ -267,7 +278,10 @@ bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
   if (q.must_read.defined()) {
     session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");
     materialise_tensor(q.must_read);
-    if (op_traits(op).writes) session().before_write(storage_of(q.must_read));
+    if (op_traits(op).writes) {
+      note_write_behind(q.must_read);
+      session().before_write(storage_of(q.must_read));
+    }
     return true;
   }
   if (!q.opaque.defined()) return false;

@@ -10,6 +10,7 @@
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/session.h"
 
@@ -25,9 +26,12 @@ struct RawReaders {
   DLManagedTensor* (*to_dlpack)(const at::Tensor&) = nullptr;
   void* (*to_dlpack_versioned)(const at::Tensor&) = nullptr;
   void (*to_dlpack_non_owning)(const at::Tensor&, void*) = nullptr;
+  bool (*has_storage)(const c10::TensorImpl*) = nullptr;
+  void (*throw_access_error)(const c10::StorageImpl*) = nullptr;
 } real;
 
 void prepare(const at::Tensor& tensor) {
+  const NoRawAccess koila;
   materialise_tensor(tensor);
   Session& s = session();
   if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin(tensor); });
@@ -39,6 +43,7 @@ void* to_numpy(const at::Tensor& tensor, bool force) {
 }
 
 void* wrap_storage(c10::Storage storage) {
+  const NoRawAccess koila;
   materialise_storage(storage.unsafeGetStorageImpl());
   Session& s = session();
   if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin_storage(storage.unsafeGetStorageImpl()); });
@@ -58,6 +63,18 @@ void* to_dlpack_versioned(const at::Tensor& tensor) {
 void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
   prepare(tensor);
   real.to_dlpack_non_owning(tensor, out);
+}
+
+// See Note [Raw pointers].
+bool has_storage(const c10::TensorImpl* tensor) {
+  const bool has = real.has_storage(tensor);
+  if (has && !operator_in_progress()) before_raw_access(*tensor);
+  return has;
+}
+
+void throw_access_error(const c10::StorageImpl* storage) {
+  refuse_raw_access_of_program(*storage);
+  real.throw_access_error(storage);
 }
 
 template <class F>
@@ -85,6 +102,7 @@ void in_child() {
   new (&s.current) std::shared_ptr<Region>;
   new (&s.sizes) StepSizes;
   new (&s.offload) Offload;
+  new (&raw_memory()) RawMemory;
   s.engine_depth = 0;
   s.owner = std::this_thread::get_id();
   renew_user_rules_lock();
@@ -125,6 +143,8 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);
   redirect(redirects[KOILA_TO_DLPACK_VERSIONED], real.to_dlpack_versioned, &to_dlpack_versioned);
   redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
+  redirect(redirects[KOILA_HAS_STORAGE], real.has_storage, &has_storage);
+  redirect(redirects[KOILA_DATA_ACCESS_ERROR], real.throw_access_error, &throw_access_error);
   runtime->set_before_capture(&before_capture);
   set_user_rules_log(&say_of_rules);
   runtime->set_rules(&add_user_rule);

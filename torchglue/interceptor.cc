@@ -10,6 +10,7 @@
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/session.h"
 #include "torchglue/tls.h"
@@ -46,6 +47,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     run_plainly(op, keys, stack);
     return;
   }
+  if (raw_memory().is_fresh()) raw_memory().look();
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
   if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) in_checkpoint.emplace();

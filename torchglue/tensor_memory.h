@@ -5,10 +5,8 @@
 
 namespace koila {
 
-// Its storage object; null when it has none.
-inline c10::StorageImpl* storage_of(const at::Tensor& t) {
-  return t.has_storage() ? t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
-}
+// Its storage object; null when it has none. Does not ask has_storage(), which is what a program does before it takes a pointer.
+inline c10::StorageImpl* storage_of(const at::Tensor& t) { return t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(); }
 
 // Where its storage lies. Bypasses the access check: the tensor may be a deferred one.
 inline const void* memory_of(const at::Tensor& t) {

@@ -5,7 +5,10 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DispatchKey.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <optional>
 
 #include "torchglue/saved_hooks.h"
 
@@ -101,6 +104,18 @@ class NoInterceptGuard {
 
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+// What koila makes while the program is in inference mode goes into a step that may be trained: it must not be marked as that mode's. Grad mode is on
+// while it lives, where the program was in that mode.
+class NoInferenceMode {
+ public:
+  NoInferenceMode() {
+    if (c10::InferenceMode::is_enabled()) out_of_it_.emplace(false);
+  }
+
+ private:
+  std::optional<c10::InferenceMode> out_of_it_;
 };
 
 }  // namespace koila

@@ -43,6 +43,11 @@ class Case:
     accumulate: int = 0  # plain gradient accumulation over so many rows at a time, as people write it by hand: wrong where rows are coupled
 
     @property
+    def server(self):
+        """The class of the process that runs it."""
+        return Server
+
+    @property
     def task(self):
         families()
         from task import FAMILIES
@@ -77,7 +82,7 @@ def families(*modules):
 # The modules of families that need torch and no other library.
 OF_TORCH = ("models", "styles", "coupled", "reads", "refused", "stages")
 # What these do is the CPU's own: lengths, NumPy and DLPack read its memory.
-OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata"}
+OF_THE_CPU = {"packed_sequence", "read_numpy", "read_dlpack", "read_metadata", "read_pointer"}
 
 
 @dataclasses.dataclass
@@ -203,9 +208,9 @@ def run(case, mode="plain", *, microbatch=None, budget=None, inject=None, timeou
     extra = {} if mode == "plain" else koila_environment(mode, microbatch, **environment)
     if case.device != "cpu":
         extra |= environment
-    key = tuple(sorted(extra.items()))
+    key = (case.server, *sorted(extra.items()))
     if key not in _servers:
-        _servers[key] = Server(extra)
+        _servers[key] = case.server(extra)
     return _servers[key].run(case, budget, inject, timeout)
 
 

@@ -1,6 +1,7 @@
 """Steps that look at values in every way Python can, before backward, between, and after the step."""
 
 import copy
+import ctypes
 import io
 import pickle
 
@@ -135,6 +136,16 @@ class ReadStorage(Reading):
     def after(self, hidden, output, loss, y, record):
         assert hidden.data_ptr() != 0 and hidden.untyped_storage().data_ptr() != 0
         record.value("hidden", hidden)
+
+
+@family
+class ReadPointer(Reading):
+    """The address itself, as ctypes and extensions take it."""
+
+    def before(self, hidden, output, loss, y, record):
+        dtype = numpy.dtype(str(output.dtype).removeprefix("torch."))
+        record.value("output", numpy.frombuffer(ctypes.string_at(output.data_ptr(), output.nbytes), dtype=dtype))
+        record.value("loss_there", numpy.frombuffer(ctypes.string_at(loss.data_ptr(), loss.nbytes), dtype=dtype))
 
 
 @family

@@ -9,15 +9,12 @@ from traps import HIDDEN
 FAMILIES = families("traps")
 
 # What is known to be wrong, and in which of the cases below.
-DATA_WRITTEN = "a write through tensor.data to a deferred tensor is lost, or reaches what plain PyTorch had computed before it"
 LABELS = "labels, or one hidden row, written to between forward and backward: plain PyTorch raises, koila goes on with the old ones"
 NUMPY = "memory shared with NumPy is written to while results are deferred"
 SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
 BATCHED = "is_grads_batched: vmap over a region's node is an error"
 ALL = {"1", "3", "half", "square", 0.6, 0.25}
 KNOWN = {
-    "input_changed_through_data": (DATA_WRITTEN, {0.6, 0.25}),
-    "input_changed_through_numpy": (NUMPY, ALL),
     "buffer_shared_with_numpy": (NUMPY, {0.25}),
     "labels_changed_before_backward": (LABELS, ALL | {"one row"}),
     "hidden_changed_before_backward": (LABELS, {"one row"}),

@@ -103,6 +103,8 @@ OpInProgress::~OpInProgress() {
   this_thread.place = place_before_;
 }
 
+bool operator_in_progress() { return this_thread.op != nullptr; }
+
 PlaceScope::PlaceScope(uint32_t place) : before_(std::exchange(this_thread.recorded_place, place)) {}
 PlaceScope::~PlaceScope() { this_thread.recorded_place = before_; }
 

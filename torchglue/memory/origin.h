@@ -29,6 +29,9 @@ class OpInProgress {
   uint32_t place_before_;
 };
 
+// Whether this thread is inside an operator of the program's, or of koila's in its place.
+bool operator_in_progress();
+
 // While it lives this thread runs again what was recorded at that line: operators take it for theirs.
 class PlaceScope {
  public:

@@ -4,12 +4,14 @@
 
 #include "torchglue/compat/storage.h"
 #include "torchglue/region/boundary_store.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
 
 // Python's bindings of factories (`zeros_like`) strip what they return of its autograd metadata: such a tensor is not dead.
 DeferredMeta::~DeferredMeta() {
+  const NoRawAccess koila;
   const bool alive = c10::raw::intrusive_ptr::use_count(impl_) > 0;
   if (alive && impl_->autograd_meta() == nullptr && region_->keeps(impl_, value_)) {
     impl_->set_autograd_meta(std::make_unique<DeferredMeta>(std::move(region_), impl_, value_));
@@ -84,7 +86,7 @@ void materialise_storage(const c10::StorageImpl* storage) {
 }
 
 void materialise_tensor(const at::Tensor& tensor) {
-  if (tensor.defined() && tensor.has_storage()) materialise_storage(storage_of(tensor));
+  if (tensor.defined() && storage_of(tensor) != nullptr) materialise_storage(storage_of(tensor));
 }
 
 }  // namespace koila

@@ -580,6 +580,20 @@ bool Region::captures_storage(const c10::StorageImpl* storage) const {
   return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
 }
 
+bool Region::is_behind(const at::Tensor& tensor) const {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  const c10::TensorImpl* own = tensor.unsafeGetTensorImpl();
+  const c10::TensorImpl* base = tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : nullptr;
+  bool shares = false;
+  for (const Value& value : values_) {
+    const Group& group = groups_[value.group];
+    if (value.impl == nullptr || !group.materialised || group.filled != storage) continue;
+    if (value.impl == own || value.impl == base) return false;
+    shares = true;
+  }
+  return shares;
+}
+
 void Region::moved(const void* from, const void* to) {
   for (Capture& c : captures_) {
     if (c.data == from && from != nullptr) c.data = to;

@@ -253,6 +253,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // `silent`: as no version counter tells.
   void before_write(const c10::StorageImpl* storage, bool silent);
   bool captures_storage(const c10::StorageImpl* storage) const;
+  // Whether the tensor shares memory with a value that has its memory, and versions with none such: an alias by `.data`.
+  bool is_behind(const at::Tensor& tensor) const;
   // Memory that values were put into is about to be written to by something that no operator of the region sees: they are ordinary tensors
   // from now on.
   void give_up(const c10::StorageImpl* storage);

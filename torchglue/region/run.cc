@@ -13,6 +13,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/ladder.h"
@@ -93,6 +94,7 @@ at::Tensor Region::use_local(Frame& frame, uint32_t id) {
 
 // Detached where it requires grad.
 at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
+  const NoInferenceMode no_inference;
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
   at::Tensor local = capture.before.defined() ? capture.before : capture.tensor;
@@ -532,6 +534,7 @@ void Region::end_stage() {
 }
 
 void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
+  const NoInferenceMode no_inference;
   bury_dead();
   const Stopwatch stopwatch(statistics.seconds);
   NoInterceptGuard no_intercept;
@@ -640,6 +643,7 @@ std::vector<ValueId> Region::held_deferred() const {
 void Region::materialise_held() { materialise(held_deferred()); }
 
 void Region::check_captures(const Schedule& plan) const {
+  if (raw_memory().changed()) refuse(kWrittenUnseen);
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
     for (const Argument& argument : instructions_[i].arguments) {

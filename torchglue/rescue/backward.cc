@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 
 #include "torchglue/graph_walk.h"
@@ -15,6 +16,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/pass_edges.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
@@ -67,6 +69,7 @@ void release_graph(const edge_list& roots, std::vector<Node*> outside) {
 Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs) {
   Session& s = session();
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
+  check_raw_memory();
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
   const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
@@ -118,6 +121,7 @@ void end_step() {
   s.forget_step();
   s.live_regions();
   if (s.engine_depth > 0) return;
+  if (s.live_regions().empty() || std::uncaught_exceptions() > 0) raw_memory().clear();
   s.sizes.end();
   s.offload.end();
   s.size_file.step_over();
@@ -250,6 +254,7 @@ void set_real_execute(ExecuteFn real) { real_execute = real; }
 variable_list execute(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                       const edge_list& outputs) {
   Session& s = session();
+  const NoRawAccess koila;
   std::optional<StepAccounts> accounts;
   if (torch::autograd::get_current_graph_task_id() == -1 && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.

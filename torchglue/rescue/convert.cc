@@ -334,6 +334,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
 }
 
 int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
+  const NoInferenceMode no_inference;
   Session& s = session();
   const auto seeds = learn(tape, plan);
   struct Converting {

@@ -196,9 +196,10 @@ uint32_t Tape::intern_state() {
 // A write through an alias that shows no version (`parameter.data`).
 void Tape::note_write_behind(const at::Tensor& tensor) {
   const void* storage = storage_of(tensor);
-  if (storage == nullptr || find(tensor.unsafeGetTensorImpl()) != kNoTapeValue) return;
+  if (storage == nullptr) return;
+  const TapeValueId known = find(tensor.unsafeGetTensorImpl());
   for (TapeValue& value : values_) {
-    if (value.storage != storage || value.weak.expired()) continue;
+    if (value.storage != storage || value.weak.expired() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
     if (!value.is_capture()) {
       cut();
       return;

@@ -1,0 +1,108 @@
+#include "torchglue/region/raw_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "torchglue/memory/origin.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/events.h"
+#include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
+
+namespace koila {
+
+namespace {
+
+uint64_t digest_of(const c10::StorageImpl& storage) {
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
+  const auto* at = static_cast<const char*>(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
+  if (at == nullptr) return 0;
+  uint64_t digest = storage.nbytes();
+  size_t left = storage.nbytes();
+  for (uint64_t word = 0; left > 0; at += std::min(left, sizeof word), left -= std::min(left, sizeof word)) {
+    word = 0;
+    std::memcpy(&word, at, std::min(left, sizeof word));
+    digest = (digest ^ word) * kFactor;
+    digest ^= digest >> 29;
+  }
+  return digest;
+}
+
+// Whether the step has made the tensor with a gradient, or has read it: then what is written to it now is not what would be computed again.
+bool matters(const Tape& tape, const c10::TensorImpl& tensor) {
+  const TapeValueId id = tape.find(&tensor);
+  if (id == kNoTapeValue) return false;
+  const TapeValue& value = tape.values()[id];
+  if (value.differentiable()) return true;
+  return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return tape.values()[ref.value].group == value.group; });
+  });
+}
+
+bool matters(Session& s, const c10::TensorImpl& tensor, const c10::StorageImpl* storage) {
+  if (matters(s.tape, tensor)) return true;
+  if (deferred_registry().find(&tensor).region != nullptr) return true;
+  const auto regions = s.live_regions();
+  return std::any_of(regions.begin(), regions.end(), [&](const auto& region) { return region->captures_storage(storage); });
+}
+
+}  // namespace
+
+RawMemory& raw_memory() {
+  static auto* memory = new RawMemory;  // never destroyed: tensors may outlive static destruction
+  return *memory;
+}
+
+bool& NoRawAccess::active() {
+  static thread_local bool is_active = false;
+  return is_active;
+}
+
+void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
+  c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (storage->device_type() != c10::DeviceType::CPU || storage->nbytes() == 0) return;
+  const auto known = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.storage._unsafe_get_target() == storage && !b.storage.expired(); });
+  fresh_ = true;
+  if (known != blocks_.end()) return;
+  blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.storage.expired(); }), blocks_.end());
+  Block block{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), digest_of(*storage), std::nullopt, 0};
+  if (!unseen && !const_cast<c10::TensorImpl&>(tensor).is_inference()) {
+    block.version = tensor.version_counter();
+    block.at_version = block.version->current_version();
+  }
+  blocks_.push_back(std::move(block));
+}
+
+void RawMemory::look() {
+  written_ = changed();
+  fresh_ = false;
+}
+
+bool RawMemory::changed() const {
+  return written_ || std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) {
+    const auto storage = block.storage.lock();
+    if (!storage || (block.version && block.version->current_version() != block.at_version)) return false;
+    return digest_of(*storage) != block.digest;
+  });
+}
+
+void before_raw_access(const c10::TensorImpl& tensor) {
+  Session& s = session();
+  if (!s.rescue || NoRawAccess::active() || c10::raw::intrusive_ptr::use_count(const_cast<c10::TensorImpl*>(&tensor)) == 0 || std::this_thread::get_id() != s.owner || s.engine_depth > 0 || s.converting) return;
+  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr || (s.tape.empty() && !deferred_registry().any() && s.live_regions().empty())) return;
+  const NoRawAccess koila;
+  materialise_storage(storage);
+  const at::Tensor handle(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor)));
+  s.pin([&](Tape& tape) { tape.pin(handle); });
+  if (matters(s, tensor, storage)) raw_memory().note(tensor);
+}
+
+void refuse_raw_access_of_program(const c10::StorageImpl& storage) {
+  Session& s = session();
+  const bool owner = std::this_thread::get_id() == s.owner;
+  if (!s.rescue || operator_in_progress() || NoRawAccess::active() || (owner && s.engine_depth > 0) || deferred_registry().find_storage(&storage).first == nullptr) return;
+  refuse_split_step(describe_out_of_memory(""), owner ? "the program read the storage of a tensor inside the step, and not the tensor." : "another thread read a tensor inside the step.", 0);
+}
+
+}  // namespace koila

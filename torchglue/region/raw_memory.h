@@ -1,0 +1,68 @@
+// Memory that the program reads or writes through pointers, with no operator that would say so.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace koila {
+
+// Note [Raw pointers]
+// C++ programs read and write tensors through data_ptr() and accessors, the larger part of which is compiled into them. Each first asks the tensor
+// whether it has a storage, by a virtual function that the preload stands in for. A deferred tensor is given its value at that moment, and memory
+// that operators have read or made stays where it is. Most only look. What such a pointer writes nobody hears of: plain PyTorch's backward sees it in what
+// was saved, and a step that is made again would not. So a digest of the memory is taken when the pointer is, and a step whose memory has another one by
+// the time that it is split, or made again, is refused.
+inline constexpr const char* kWrittenUnseen = "memory of a tensor that the step made or read was written to through a pointer or .data.";
+
+class RawMemory {
+ public:
+  // The program is given the address of the tensor's memory, or is about to write to it unseen: `unseen`, where the tensor's version will not tell.
+  void note(const c10::TensorImpl& tensor, bool unseen = false);
+  // To be called before the next operator: what it is for may be gone afterwards. Most that write do so before it.
+  bool is_fresh() const { return fresh_; }
+  void look();
+  // Whether any of it has been written to since, but by operators.
+  bool changed() const;
+  // The step is over.
+  void clear() { *this = RawMemory(); }
+
+ private:
+  struct Block {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint64_t digest = 0;
+    std::optional<c10::VariableVersion> version;  // that operators count up
+    uint32_t at_version = 0;
+  };
+  std::vector<Block> blocks_;
+  bool fresh_ = false;    // noted since the last look
+  bool written_ = false;  // a look has found it
+};
+
+RawMemory& raw_memory();
+
+// Outside of operators, on the thread whose step it is: the tensor gets its value, and what may be written to is noted.
+void before_raw_access(const c10::TensorImpl& tensor);
+
+// What an access to a deferred storage gets that cannot be given its value first: on another thread, or past the tensor. Returns where that is for
+// PyTorch's own error to say.
+void refuse_raw_access_of_program(const c10::StorageImpl& storage);
+
+// While it lives, has_storage() is asked by koila and means no access.
+class NoRawAccess {
+ public:
+  NoRawAccess() : before_(std::exchange(active(), true)) {}
+  ~NoRawAccess() { active() = before_; }
+  NoRawAccess(const NoRawAccess&) = delete;
+  NoRawAccess& operator=(const NoRawAccess&) = delete;
+  static bool& active();
+
+ private:
+  const bool before_;
+};
+
+}  // namespace koila
