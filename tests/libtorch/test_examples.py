@@ -1,5 +1,5 @@
-"""The C++ examples as a user runs them: examples/cpp/digits.cc dies with less memory than it needs and trains with koila, and examples/cpp/server.cc answers
-every request."""
+"""The C++ examples as a user runs them: examples/cpp/digits.cc dies with less memory than it needs and trains with koila, digits_step.cc trains in micro-batches
+without its rescue, and server.cc answers every request."""
 
 import json
 import re
@@ -25,8 +25,8 @@ def digits(tmp_path_factory):
     return path
 
 
-def train(digits, arguments, environment=None):
-    return subprocess.run([EXAMPLES / "digits", digits, *arguments], env=clean_environment(environment or {}), capture_output=True, text=True, timeout=300)
+def train(digits, arguments, environment=None, program="digits"):
+    return subprocess.run([EXAMPLES / program, digits, *arguments], env=clean_environment(environment or {}), capture_output=True, text=True, timeout=300)
 
 
 def losses(done):
@@ -55,6 +55,16 @@ def test_trains_with_koila(digits, budget, tmp_path, arguments, tolerance):
     expected = losses(train(digits, arguments))
     assert len(found) == len(expected) == (1 if arguments == ONE_STEP else 3)
     assert max(abs(a - b) for a, b in zip(found, expected)) <= tolerance, (found, expected)
+
+
+@pytest.mark.parametrize("mode, smaller", [("track", True), ("rescue", False)])
+def test_trains_with_koila_step(digits, budget, mode, smaller):
+    """In micro-batches of its own where koila does not rescue it before."""
+    done = train(digits, EPOCH, koila_environment(mode, KOILA_CPU_MEMORY=f"{budget}B"), "digits_step")
+    found, expected = losses(done), losses(train(digits, EPOCH))
+    assert len(found) == 3 and max(abs(a - b) for a, b in zip(found, expected)) <= LATER, (found, expected)
+    rows = [int(rows) for rows in re.findall(r"(\d+) rows at a time", done.stdout)]
+    assert (max(rows) < 480) == smaller, rows
 
 
 def test_the_same_to_the_bit_with_enough_memory(digits):
