@@ -9,10 +9,12 @@
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/session.h"
+#include "torchglue/stages/running_statistics.h"
 #include "torchglue/tls.h"
 
 namespace koila {
@@ -48,6 +50,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     return;
   }
   if (raw_memory().is_fresh()) raw_memory().look();
+  std::optional<SilentWrite> silent;
+  if (raw_memory().any() && op_traits(op).silent_effect) silent.emplace(running_statistics(op.schema(), torch::jit::last(*stack, op.schema().arguments().size())));
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
   if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) in_checkpoint.emplace();

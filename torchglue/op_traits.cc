@@ -61,6 +61,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   }
   traits.forward_mode = schema.name() == "aten::_make_dual";
   traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.metadata = op.hasTag(at::Tag::inplace_view);
   traits.pointwise = op.hasTag(at::Tag::pointwise);
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().starts_with("aten::_foreach_");

@@ -24,6 +24,7 @@ struct OpTraits {
   bool reads_value = false;   // what Python calls right before it reads memory itself (tolist, numpy)
   bool forward_mode = false;  // makes a dual tensor
   bool random = false;        // may draw from a generator
+  bool metadata = false;      // what it writes of a tensor is its sizes, or its graph, and no memory (detach_, t_)
   bool silent_effect = false; // updates running statistics without saying so in its schema
   bool pointwise = false;     // f(a, b, ...) element by element
   bool foreach = false;       // aten::_foreach_*: optimisers

@@ -54,9 +54,9 @@ inline std::vector<std::int64_t> valid_labels(const std::vector<at::Tensor>& lab
   return counts;
 }
 
-// f(i) for each micro-batch i whose count is not 0, in order: returns its loss, one element with a gradient. counts[i]: how many items that loss is the mean (or sum) of. Each is
-// weighted as in a mean over all items, and its gradients are added to the leaves'. Returns the mean over all items: one element, in the losses' type or
-// float where that has 16 bits, without a graph. For autocast: f may run under its own guard; the weighing is done in float.
+// f(i) for each micro-batch i whose count is not 0, in order: returns its loss, one element with a gradient. counts[i]: how many items that loss is the mean
+// (or sum) of. Each is weighted as in a mean over all items, and its gradients are added to the leaves'. Returns the mean over all items: one element, in the
+// losses' type or float where that has 16 bits, without a graph. For autocast: f may run under its own guard; the weighing is done in float.
 //
 // Throws what f throws; c10::ValueError for a negative count, for counts that are all 0 (there is no mean of nothing), and for a loss of several elements.
 template <class F>
@@ -76,8 +76,8 @@ at::Tensor accumulate(const std::vector<std::int64_t>& counts, F&& f, const Accu
     for (std::size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] == 0) continue;
       at::Tensor loss = f(i);
-      TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "koila::accumulate: the loss of micro-batch ", i, " ", loss.defined() ? "has the shape " + c10::str(loss.sizes()) : "is undefined",
-                        "; it has one element");
+      TORCH_CHECK_VALUE(loss.defined() && loss.numel() == 1, "koila::accumulate: the loss of micro-batch ", i, " ",
+                        loss.defined() ? "has the shape " + c10::str(loss.sizes()) : "is undefined", "; it has one element");
       if (loss.element_size() < 4) loss = loss.to(at::kFloat);
       const double share = options.reduction == AccumulateOptions::Reduction::kMean ? static_cast<double>(counts[i]) / items : 1 / items;
       const at::Tensor part = loss.detach() * share;

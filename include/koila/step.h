@@ -8,19 +8,20 @@
 //
 // The loss may be any function of all outputs: contrastive, ranking, a metric. First the outputs of all rows are computed without a graph, micro-batch by
 // micro-batch, and gathered; then the loss and its gradient with respect to them; then each micro-batch once more, with a graph, to which its rows of
-// that gradient are given (Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Peak Memory", 2021). So a step takes one
-// forward pass more, and the memory of one micro-batch, the outputs and the loss. A loss that is a sum or mean over rows, and is said to be so
+// that gradient are given (Gao, Zhang, Han and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021). So a step takes
+// one forward pass more, and the memory of one micro-batch, the outputs and the loss. A loss that is a sum or mean over rows, and is said to be so
 // (StepOptions::separable), takes one pass. When all rows fit, the step is the plain one: forward, loss, backward.
 //
 // Memory that runs out: the step begins anew with half the rows, as if nothing had been; the size that went through is remembered as in koila/batch.h.
 //
-// Exact: the result is the full batch's but for the order in which floating-point numbers are added up; numbers are drawn as often, and the second pass
-// draws what the first did. Or refused: where rows depend on one another in `forward` (batch norm in training; whatever two rows
-// show when they are run together and apart), where it writes to tensors that were there before (a counter, a memory bank), where a hook looks at gradients in
-// the making, where the second pass computes something else than the first, the step throws, with a sentence that says why. With koila preloaded or linked, its own rescue comes first,
-// which has exact batch norm.
+// Exact: the result is the full batch's but for the order in which floating-point numbers are added up; the second pass draws the random numbers that
+// the first did. Or refused: where rows depend on one another in `forward` (batch norm in training; whatever two rows show when they are run
+// together and apart), where it writes to tensors that were there before (a counter, a memory bank), where a hook looks at gradients in the making, and where
+// the second pass computes something else than the first, the step throws, with a sentence that says why. With koila preloaded or linked, its own rescue
+// comes first, which has exact batch norm.
 //
-// Whatever is thrown, a step that throws has changed no gradient, no tensor that it wrote to, and no default generator.
+// A step that throws has changed no gradient, no tensor that it wrote to, and no default generator. Not so where all rows were run at once and backward ran
+// out below a hook or in a graph from before the step: what is left then is what plain PyTorch leaves, and nothing is tried again.
 //
 // Threads: any number at once, each with its own step. Steps in micro-batches on the same device wait for one another, since all draw from that device's
 // generator; other code that draws from it meanwhile makes the step throw (the second pass is not the first's).
@@ -46,8 +47,8 @@
 namespace koila {
 
 // One step over `inputs`, a structure of tensors with as many rows each: a tensor, or a std::vector, array, optional, pair, tuple, map or
-// unordered_map of such. forward(rows) takes the same structure with some of the rows, or the parts of a tuple one by one, and returns a structure of tensors with a
-// row for each. loss(outputs), loss(outputs, inputs) or loss(outputs, begin, end), for the rows [begin, end), returns one element that has a gradient. Gradients are
+// unordered_map of such. forward(rows) takes the same structure with some of the rows, or the parts of a tuple one by one, and returns a structure of
+// tensors with a row for each. loss(outputs), loss(outputs, inputs) or loss(outputs, begin, end), for the rows [begin, end), returns one element that has a gradient. Gradients are
 // added to those of the leaves, as backward() does it.
 //
 // Throws what forward and loss throw; c10::ValueError and c10::IndexError for misuse, and for what cannot be run in micro-batches where they were asked

@@ -1,4 +1,4 @@
-// Three training steps of a small network (smooth: a rounding must not turn a ReLU on), its batch named with koila::lazy or not, and what came out of them, as floats in a file. tests/api/test_lazy.py runs it
+// Three training steps of a small network (smooth: a rounding must not turn a ReLU on), its batch named with koila::lazy or not, and what came out of them, as floats in a file. tests/api/test_lazy_api.py runs it
 // with and without koila. C++17, as many LibTorch programs are.
 //
 //     lazy_program HOW FILE

@@ -1,4 +1,4 @@
-// koila::lazy where there is no koila: nothing changes, and misuse is told all the same. With koila: tests/api/test_lazy.py.
+// koila::lazy where there is no koila: nothing changes, and misuse is told all the same. With koila: tests/api/test_lazy_api.py.
 #include "koila/lazy.h"
 
 #include <ATen/ATen.h>

@@ -1,8 +1,8 @@
 // A training step by koila::step, whose memory really runs out. tests/api/test_step.py runs it and reads what it prints.
 //
-//   step_program [--batch-norm] [--dropout] [--separable] [--plain] [FAIL]
+//   step_program [--batch-norm] [--dropout] [--separable] [--plain] [--cuda] [--gather] [FAIL]
 //
-// FAIL: an allocation of the second step fails, by koila. A row's activations take one MiB in all. Prints the rows of a micro-batch, the loss, and the sum of each gradient's
+// --gather: the outputs are gathered and the loss is computed in host memory. FAIL: an allocation of the second step fails, by koila. A row's activations take one MiB in all. Prints the rows of a micro-batch, the loss, and the sum of each gradient's
 // squares; or the error.
 #include <ATen/ATen.h>
 #include <dlfcn.h>
@@ -21,13 +21,15 @@ int main(int argc, char** argv) {
   const auto set_inject = reinterpret_cast<int (*)(const char*)>(dlsym(RTLD_DEFAULT, "koila_set_inject"));
   const bool normed = flags.count("--batch-norm") > 0, dropout = flags.count("--dropout") > 0;
 
+  const c10::Device device(flags.count("--cuda") > 0 ? at::kCUDA : at::kCPU);
+  const bool gather = flags.count("--gather") > 0;
   at::manual_seed(1);
   const auto options = at::TensorOptions(at::kDouble);
   constexpr std::int64_t kRows = 32, kWide = 32 << 10;  // a quarter of a MiB
   std::vector<at::Tensor> parameters{at::randn({16, kWide}, options) / 16, at::randn({kWide, 8}, options) / kWide};
-  for (at::Tensor& parameter : parameters) parameter.requires_grad_();
-  at::Tensor mean = at::zeros({16}, options), variance = at::ones({16}, options);
-  const at::Tensor x = at::randn({kRows, 16}, options), y = at::arange(kRows).remainder(8);
+  for (at::Tensor& parameter : parameters) parameter = parameter.to(device).requires_grad_();
+  at::Tensor mean = at::zeros({16}, options).to(device), variance = at::ones({16}, options).to(device);
+  const at::Tensor x = at::randn({kRows, 16}, options).to(device), y = at::arange(kRows).remainder(8).to(gather ? c10::Device(at::kCPU) : device);
   const auto forward = [&](const at::Tensor& rows) {
     at::Tensor h = normed ? at::batch_norm(rows, {}, {}, mean, variance, true, 0.1, 1e-5, false) : rows;
     h = at::tanh(h.mm(parameters[0])).exp().sin();
@@ -37,14 +39,15 @@ int main(int argc, char** argv) {
     const at::Tensor mean_loss = at::cross_entropy_loss(outputs, y.slice(0, begin, end));
     return flags.count("--separable") > 0 ? mean_loss : mean_loss.square().sqrt();  // the same number, and nothing of its parts
   };
-  const auto with = koila::StepOptions().with_separable(flags.count("--separable") > 0 ? koila::Separable::kMean : koila::Separable::kNo);
+  auto with = koila::StepOptions().with_separable(flags.count("--separable") > 0 ? koila::Separable::kMean : koila::Separable::kNo);
+  if (gather) with = with.with_gather_on(at::kCPU);
   for (int step = 0; step < 2; ++step) {
     for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
     try {
       double value = 0;
       std::int64_t micro_batch = kRows;
       if (flags.count("--plain") > 0) {
-        const at::Tensor plain = loss(forward(x), 0, kRows);
+        const at::Tensor plain = loss(forward(x).to(y.device()), 0, kRows);
         plain.backward();
         value = plain.item<double>();
       } else {

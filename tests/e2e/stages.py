@@ -155,6 +155,27 @@ class BatchNormFunctional(Vectors):
 
 
 @family
+class BatchNormWatched(Vectors):
+    """The running statistics are read by pointer, and move by operators that no version tells of."""
+
+    def model(self):
+        return nn.Sequential(embedder(out=32), nn.BatchNorm1d(32), nn.Linear(32, 10))
+
+    def step(self, model, optimizer, data, record):
+        running = {name: buffer for name, buffer in model.named_buffers() if buffer.dim() > 0}
+        for name, buffer in running.items():
+            record.value(f"before {name}", buffer)
+        loss = self.loss(model, *data)
+        for name, buffer in running.items():
+            record.value(f"after {name}", buffer)
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
+@family
 class BatchNormSynchronised(Vectors):
     """As it comes out of convert_sync_batchnorm, in one process."""
 

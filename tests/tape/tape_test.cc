@@ -189,6 +189,18 @@ TEST(Tape, AWriteToACaptureIsAnEffect) {
   EXPECT_TRUE(tape.values()[after].is_capture());
 }
 
+TEST(Tape, IsCutWhereAnAliasThatItDoesNotKnowIsWrittenTo) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor y = run.tanh(at::rand({4}));
+  const at::Tensor alias = y.variable_data();
+  (void)run.tanh(alias);
+  (void)run("aten::detach_", {alias});  // as torch.tensor() does: nothing is written
+  EXPECT_NE(value_of(tape, y), kNoTapeValue);
+  (void)run("aten::mul_", "Tensor", {alias, at::rand({4})});
+  EXPECT_EQ(value_of(tape, y), kNoTapeValue);
+}
+
 TEST(Tape, ViewsShareAGroup) {
   Tape tape;
   Recorder run(tape);

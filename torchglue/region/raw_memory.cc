@@ -58,12 +58,16 @@ bool& NoRawAccess::active() {
   return is_active;
 }
 
+RawMemory::Block* RawMemory::find(const c10::StorageImpl* storage) {
+  const auto known = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.storage._unsafe_get_target() == storage && !b.storage.expired(); });
+  return known == blocks_.end() ? nullptr : &*known;
+}
+
 void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
   c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage->device_type() != c10::DeviceType::CPU || storage->nbytes() == 0) return;
-  const auto known = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.storage._unsafe_get_target() == storage && !b.storage.expired(); });
   fresh_ = true;
-  if (known != blocks_.end()) return;
+  if (find(storage) != nullptr) return;
   blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.storage.expired(); }), blocks_.end());
   Block block{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), digest_of(*storage), std::nullopt, 0};
   if (!unseen && !const_cast<c10::TensorImpl&>(tensor).is_inference()) {
@@ -84,6 +88,14 @@ bool RawMemory::changed() const {
     if (!storage || (block.version && block.version->current_version() != block.at_version)) return false;
     return digest_of(*storage) != block.digest;
   });
+}
+
+void RawMemory::begin_silent_write(const at::Tensor& t) {
+  if (!blocks_.empty() && find(storage_of(t)) != nullptr) written_ = changed();
+}
+
+void RawMemory::end_silent_write(const at::Tensor& t) {
+  if (Block* block = find(storage_of(t)); block != nullptr) block->digest = digest_of(*storage_of(t));
 }
 
 void before_raw_access(const c10::TensorImpl& tensor) {

@@ -28,6 +28,10 @@ class RawMemory {
   void look();
   // Whether any of it has been written to since, but by operators.
   bool changed() const;
+  bool any() const { return !blocks_.empty(); }
+  // See SilentWrite.
+  void begin_silent_write(const at::Tensor& t);
+  void end_silent_write(const at::Tensor& t);
   // The step is over.
   void clear() { *this = RawMemory(); }
 
@@ -38,12 +42,30 @@ class RawMemory {
     std::optional<c10::VariableVersion> version;  // that operators count up
     uint32_t at_version = 0;
   };
+  Block* find(const c10::StorageImpl* storage);  // or null
+
   std::vector<Block> blocks_;
   bool fresh_ = false;    // noted since the last look
   bool written_ = false;  // a look has found it
 };
 
 RawMemory& raw_memory();
+
+// While running statistics are updated, for which no version is counted up: what the program wrote before is found, what is written now is not its doing.
+class SilentWrite {
+ public:
+  explicit SilentWrite(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+    for (const at::Tensor& t : tensors_) raw_memory().begin_silent_write(t);
+  }
+  ~SilentWrite() {
+    for (const at::Tensor& t : tensors_) raw_memory().end_silent_write(t);
+  }
+  SilentWrite(const SilentWrite&) = delete;
+  SilentWrite& operator=(const SilentWrite&) = delete;
+
+ private:
+  const std::vector<at::Tensor> tensors_;
+};
 
 // Outside of operators, on the thread whose step it is: the tensor gets its value, and what may be written to is noted.
 void before_raw_access(const c10::TensorImpl& tensor);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/tensor_memory.h"
@@ -45,6 +46,9 @@ void update_running_statistics(const std::vector<RunningUpdate>& updates, double
     const at::Tensor data = u.running.variable_data();
     next.push_back({data, u.value.detach().mul(momentum).add_(data, 1 - momentum)});  // in the type of the value, which may be the wider one
   }
+  std::vector<at::Tensor> written;
+  for (const RunningUpdate& u : next) written.push_back(u.running);
+  const SilentWrite silent(std::move(written));
   for (const RunningUpdate& u : next) u.running.copy_(u.value);
 }
 

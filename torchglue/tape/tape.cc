@@ -259,7 +259,7 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
   if (traits.writes && !values_.empty()) {
     for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
       keep_before_write(t);
-      note_write_behind(t);
+      if (!traits.metadata) note_write_behind(t);
     });
   }
   if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);

@@ -41,8 +41,9 @@ struct StepRefusal {
 
   // As the error that the program gets; `ran_out` is what was said when memory ran out, "" when it has not.
   [[noreturn]] void raise(const std::string& ran_out, std::int64_t micro_batch) const {
-    if (!ran_out.empty()) C10_THROW_ERROR(OutOfMemoryError, ran_out.substr(0, ran_out.find('\n')) + "\nkoila::step cannot run this step in micro-batches: " + reason);
-    C10_THROW_ERROR(ValueError, "koila::step: cannot run this step in micro-batches of " + std::to_string(micro_batch) + ": " + reason);
+    const std::string cannot = "cannot run this step in micro-batches";
+    if (!ran_out.empty()) C10_THROW_ERROR(OutOfMemoryError, ran_out.substr(0, ran_out.find('\n')) + "\nkoila::step " + cannot + ": " + reason);
+    C10_THROW_ERROR(ValueError, "koila::step: " + cannot + " of " + std::to_string(micro_batch) + ": " + reason);
   }
 };
 
@@ -309,8 +310,8 @@ class StepRun {
     }
     after.restore();
     if (changed.defined() && changed.template item<bool>()) {
-      throw StepRefusal{"forward computed something else the second time, for the same rows with the same random numbers. It must not draw from generators of its "
-                        "own, or depend on what it did before", /*changed=*/true};
+      throw StepRefusal{"forward computed something else the second time, for the same rows with the same random numbers. It must not draw from generators of "
+                        "its own, or depend on what it did before", /*changed=*/true};
     }
     return result;
   }
@@ -357,16 +358,17 @@ class StepRun {
       refuse_unless(begin == 0 || part.defined() == full[i].defined(), "an output is undefined for some rows and defined for others");
       if (!part.defined()) continue;
       const std::int64_t dim = options_.output_dim < 0 ? options_.output_dim + part.dim() : options_.output_dim;
-      refuse_unless(dim >= 0 && dim < part.dim() && part.size(dim) == end - begin, "an output of ", end - begin, " rows has the shape ", shape_of(part), ", which does not have as many in dimension ",
-                    options_.output_dim, " (StepOptions::output_dim). What is not of single rows belongs into the loss");
+      refuse_unless(dim >= 0 && dim < part.dim() && part.size(dim) == end - begin, "an output of ", end - begin, " rows has the shape ", shape_of(part),
+                    ", which does not have as many in dimension ", options_.output_dim,
+                    " (StepOptions::output_dim). What is not of single rows belongs into the loss");
       if (begin == 0) {
         std::vector<std::int64_t> sizes = part.sizes().vec();
         sizes[dim] = rows_;
         full[i] = at::empty(sizes, part.options().device(options_.gather_on.value_or(part.device())), part.suggest_memory_format());
       }
       at::Tensor place = full[i].narrow(dim, begin, end - begin);
-      refuse_unless(place.sizes() == part.sizes() && full[i].scalar_type() == part.scalar_type(), "an output has the shape ", shape_of(part), " and type ", part.scalar_type(), " for rows ", begin, " to ", end,
-                    ", and ", shape_of(place), " and ", full[i].scalar_type(), " as the first ones have it");
+      refuse_unless(place.sizes() == part.sizes() && full[i].scalar_type() == part.scalar_type(), "an output has the shape ", shape_of(part), " and type ",
+                    part.scalar_type(), " for rows ", begin, " to ", end, ", and ", shape_of(place), " and ", full[i].scalar_type(), " as the first ones have it");
       place.copy_(part);
     }
   }
@@ -386,14 +388,17 @@ class StepRun {
     if (!holds) throw StepRefusal{c10::str(words...)};
   }
   static void check(const ForwardWatch& watch) {
-    refuse_unless(watch.over_rows().empty(), watch.over_rows(), " takes statistics of all rows (batch norm in training mode). Put such layers into evaluation mode, use a norm of "
-                  "single rows (group norm, layer norm), or run the program with koila preloaded, which splits the step itself");
-    refuse_unless(watch.writes().empty(), watch.writes(), " writes to a tensor that was there before forward was called: once for all rows, and not once for each micro-batch. Do that "
-                  "after the step, or in the loss");
+    refuse_unless(watch.over_rows().empty(), watch.over_rows(),
+                  " takes statistics of all rows (batch norm in training mode). Put such layers into evaluation mode, use a norm of single rows (group norm, "
+                  "layer norm), or run the program with koila preloaded, which splits the step itself");
+    refuse_unless(watch.writes().empty(), watch.writes(),
+                  " writes to a tensor that was there before forward was called: once for all rows, and not once for each micro-batch. Do that after the "
+                  "step, or in the loss");
   }
   static void check(const Gradients::Graph& graph) {
     refuse_unless(graph.hook.empty(), "a hook on the gradient of ", graph.hook, " would see the part of a micro-batch. Remove it, or do what it does after the step");
-    refuse_unless(graph.older.empty(), "forward uses a result of ", graph.older, " that was computed before the step, with its graph, which can be gone through once. Compute it in forward, or hand it in as an input");
+    refuse_unless(graph.older.empty(), "forward uses a result of ", graph.older,
+                  " that was computed before the step, with its graph, which can be gone through once. Compute it in forward, or hand it in as an input");
   }
 
   // Two rows together and apart, once for each place of a call. Says nothing of functions that draw random numbers.
@@ -415,8 +420,8 @@ class StepRun {
       for (std::size_t i = 0; i < both.size() && i < apart[row].size(); ++i) {
         if (!both[i].defined() || both[i].dim() == 0 || both[i].size(options_.output_dim) != 2) continue;
         refuse_unless(!differ(both[i].narrow(options_.output_dim, row, 1), apart[row][i]).template item<bool>(),
-                      "the first two rows have other outputs when forward is given both than when it is given one. Rows must not depend on one another in forward: what looks at several "
-                      "rows belongs into the loss. (StepOptions::verify = false if you know better)");
+                      "the first two rows have other outputs when forward is given both than when it is given one. Rows must not depend on one another in forward: "
+                      "what looks at several rows belongs into the loss. (StepOptions::verify = false if you know better)");
       }
     }
     VerifiedCalls::add(place_);

@@ -139,7 +139,9 @@ class Gradients {
     return !torch::autograd::impl::hooks(leaf).empty() || torch::autograd::impl::post_acc_grad_hooks(leaf) != nullptr;
   }
   // As torch::autograd::AccumulateGrad decides.
-  static bool in_place(const at::Tensor& before, const at::Tensor& now) { return !before.is_sparse() && before.scalar_type() == now.scalar_type() && before.device() == now.device(); }
+  static bool in_place(const at::Tensor& before, const at::Tensor& now) {
+    return !before.is_sparse() && before.scalar_type() == now.scalar_type() && before.device() == now.device();
+  }
 
   std::vector<std::pair<at::Tensor, at::Tensor>> aside_;  // a leaf, and the gradient that it had
   std::unordered_set<const c10::TensorImpl*> known_;

@@ -1,7 +1,7 @@
 """Out-of-memory at every allocation of C++ programs in turn: exact, or the plain error with the plain state. tests/e2e/sweep.py for LibTorch.
 
-    python tests/libtorch/sweep.py                          the trainers, with both optimizers, two at a time
-    python tests/libtorch/sweep.py --program lstm --optimizer sgd --every 10
+    python tests/libtorch/cpp_sweep.py                          the trainers, with both optimizers, two at a time
+    python tests/libtorch/cpp_sweep.py --program lstm --optimizer sgd --every 10
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from programs import COUPLED, TRAINERS, Case, Server
+from cpp_programs import COUPLED, TRAINERS, Case, Server
 
 from harness import assert_exact_or_untouched, koila_environment, plain, run, stop_servers, tracked
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from programs import BUILD, ROOT
+from cpp_programs import BUILD, ROOT
 
 from harness import clean_environment, koila_environment
 

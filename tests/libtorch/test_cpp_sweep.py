@@ -1,10 +1,10 @@
-"""Out-of-memory at allocation N of a C++ trainer: exact, or the plain error with the plain state. tests/libtorch/sweep.py takes every N; here a sample."""
+"""Out-of-memory at allocation N of a C++ trainer: exact, or the plain error with the plain state. tests/libtorch/cpp_sweep.py takes every N; here a sample."""
 
 import dataclasses
 
 import pytest
-from programs import COUPLED, TRAINERS, budget_of, refused_run
-from sweep import allocations, cases, fail_at
+from cpp_programs import COUPLED, TRAINERS, budget_of, refused_run
+from cpp_sweep import allocations, cases, fail_at
 
 from harness import assert_equal, assert_exact_or_untouched, plain, run
 

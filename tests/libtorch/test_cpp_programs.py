@@ -4,7 +4,7 @@ import dataclasses
 import subprocess
 
 import pytest
-from programs import PROGRAM, Case, budget_of, every_program, refused_run
+from cpp_programs import PROGRAM, Case, budget_of, every_program, refused_run
 
 from harness import assert_equal, assert_exact_or_untouched, clean_environment, differences, koila_environment, plain, run
 
