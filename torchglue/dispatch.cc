@@ -420,7 +420,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   for (int round = 0;; ++round) {
     Question q = ask(op, arguments);
     if (settle_outsider(op, q)) continue;
-    if (traits.reads_value || session().engine_depth > 0) {  // in backward (a hook, an autograd.Function): full values, and no new regions
+    if (traits.reads_value || (session().engine_depth > 0 && !session().forward_again)) {  // in backward (a hook, an autograd.Function): full values, and no new regions
       const bool step_within = session().replays() && !traits.reads_value;  // but for its own
       const bool changed = materialise_split(q, step_within);
       if (!step_within) return false;

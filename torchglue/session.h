@@ -48,6 +48,7 @@ struct Session {
   const koila_runtime* runtime = nullptr;
   bool rescue = false;       // mode is rescue or lazy
   bool converting = false;   // operators of a step on the tape are run again: nothing is recorded
+  bool forward_again = false;  // and that forward pass is one whose backward pass ran out: cut into stages as one that runs out itself
   int engine_depth = 0;      // nested Engine::execute calls of the owner's step
   bool in_checkpoint = false;  // the call came under saved-tensor hooks, which are off for the moment
   bool functions = false;    // the step has autograd.Functions in it, and its backward is watched for steps within

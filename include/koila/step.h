@@ -48,8 +48,8 @@ namespace koila {
 
 // One step over `inputs`, a structure of tensors with as many rows each: a tensor, or a std::vector, array, optional, pair, tuple, map or
 // unordered_map of such. forward(rows) takes the same structure with some of the rows, or the parts of a tuple one by one, and returns a structure of
-// tensors with a row for each. loss(outputs), loss(outputs, inputs) or loss(outputs, begin, end), for the rows [begin, end), returns one element that has a gradient. Gradients are
-// added to those of the leaves, as backward() does it.
+// tensors with a row for each. loss(outputs), loss(outputs, inputs) or loss(outputs, begin, end), for the rows [begin, end), returns one element that has
+// a gradient. Gradients are added to those of the leaves, as backward() does it.
 //
 // Throws what forward and loss throw; c10::ValueError and c10::IndexError for misuse, and for what cannot be run in micro-batches where they were asked
 // for; c10::OutOfMemoryError, with the reason why it is not run in micro-batches, where memory ran out.

@@ -648,7 +648,11 @@ TEST_F(Step, StepsOfSeveralThreadsAtOnce) {
       at::Tensor w = at::full({1}, 3.0 + i, kDouble).requires_grad_();
       for (int n = 0; n < 20; ++n) try {
         w.mutable_grad().reset();
-        const auto result = step(x_, [&](const at::Tensor& rows) { return at::dropout(rows, 0.5, true) * w; }, [](const at::Tensor& o) { return o.sum(); }, of(1 + i));
+        const auto forward = [&](const at::Tensor& rows) {
+          std::this_thread::yield();
+          return at::dropout(rows, 0.5, true) * w;
+        };
+        const auto result = step(x_, forward, [](const at::Tensor& o) { return o.sum(); }, of(1 + i));
         wrong += !at::allclose(result.loss, w.detach() * w.grad());
       } catch (const std::exception&) {
         ++wrong;

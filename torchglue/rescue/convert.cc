@@ -342,11 +342,12 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     Tape& tape;
     bool done = false;
     ~Converting() {
-      s.converting = false;
+      s.converting = s.forward_again = false;
       if (!done) tape.cut();
     }
   } converting{s, tape};
   s.converting = true;
+  s.forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   const auto needed = needed_ops(tape, plan);
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.

@@ -116,7 +116,7 @@ class ForwardWatch {
     if (watch->inside_ > 0) return;
     for (const c10::IValue& value : call.outputs()) {
       each_tensor_of(value, [&](const at::Tensor& tensor) {
-        if (const c10::StorageImpl* memory = memory_of(tensor); memory != nullptr && watch->there_.count(memory) == 0) watch->made_.insert(memory);
+        if (const c10::StorageImpl* memory = memory_of(tensor); memory != nullptr) watch->made_.insert(memory);
       });
     }
   }

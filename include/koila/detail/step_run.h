@@ -269,7 +269,7 @@ class StepRun {
       gather(full, parts, begin, end);
       if (begin == 0) check_rows(attempt);
     }
-    at::autocast::clear_cache();  // of casts without a graph
+    at::autocast::clear_cache();  // of casts without a graph, where PyTorch keeps such
 
     // The loss, and its gradient with respect to them.
     Result result;
