@@ -39,6 +39,15 @@ def test_is_refused_and_says_why(family):
     assert any(result.reasons)
 
 
+def test_the_reason_is_what_stood_against_the_split():
+    """And not the memory that ran out."""
+    case = Case("adds_to_a_view", "sgd", rows=families()["adds_to_a_view"].budget_rows, dtype="float64")
+    budget = budget_of(case, 0.9)
+    result = run(case, "rescue", budget=budget)
+    assert assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result) == "refused"
+    assert any("writes in place to a tensor that it cannot split" in reason for reason in result.reasons), result.reasons
+
+
 @pytest.mark.parametrize("family", ["catches_itself", "catches_and_gives_up"])
 def test_program_that_handles_the_error_itself(family):
     """If koila rescues, the program never learns; if not, it goes on as it would have."""

@@ -15,6 +15,7 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
@@ -74,8 +75,7 @@ void Region::hand_out_group(ValueId id) {
     if (value.group != group || value.impl == nullptr) continue;
     if (other != id && value.requires_grad && c10::AutogradState::get_tls_state().get_grad_mode()) {
       TORCH_CHECK_WITH(OutOfMemoryError, false,
-                       "out of memory: this step runs in micro-batches under koila, and an operator without a placement rule writes in place "
-                       "to a tensor of which a view is alive.");
+                       kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
     }
     deferred_registry().remove(value.impl);
     value.consumed = value.requires_grad;

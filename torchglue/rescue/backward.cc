@@ -241,7 +241,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     reason = why.what();
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    reason = "one row of the batch does not fit.";
+    reason = reason_of(error);
   }
   report_refusal(oom, reason, 0);
   std::rethrow_exception(ran_out);

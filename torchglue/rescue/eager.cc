@@ -123,7 +123,7 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   } catch (const std::exception& error) {
     s.tape.discard();
     if (!is_out_of_memory(error)) throw;
-    report_refusal(oom, "one row of the batch does not fit.", batch);
+    report_refusal(oom, reason_of(error), batch);
     std::rethrow_exception(ran_out);
   }
   // What has nothing to do with the call, another network on another batch, may still be whole.

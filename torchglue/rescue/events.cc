@@ -3,6 +3,9 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
+#include <cstring>
+#include <string>
+
 #include "torchglue/memory/allocation_failure.h"
 #include "torchglue/session.h"
 
@@ -43,9 +46,16 @@ void report_rescue(const OutOfMemory& oom, koila_rung rung) { report(oom, KOILA_
 
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, 0, reason, 0, batch); }
 
+std::string reason_of(const std::exception& error) {
+  const auto* own = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = own != nullptr ? own->what_without_backtrace() : error.what();
+  const size_t begin = text.find(kUnderKoila);
+  return begin == std::string::npos ? "one row of the batch does not fit." : text.substr(begin + std::strlen(kUnderKoila));
+}
+
 void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch) {
   report_refusal(oom, reason, batch);
-  TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory: this step runs in micro-batches under koila, and ", reason);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, reason);
 }
 
 }  // namespace koila

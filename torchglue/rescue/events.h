@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include "runtime/abi.h"
@@ -28,6 +29,12 @@ void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch);
 // By another rung.
 void report_rescue(const OutOfMemory& oom, koila_rung rung);
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch);
+
+// Begins the errors whose reason is koila's own; the reason follows.
+inline constexpr const char* kUnderKoila = "out of memory: this step runs in micro-batches under koila, and ";
+
+// Why splitting a step ran out of memory: the reason that koila gave, or that not even one row fits.
+std::string reason_of(const std::exception& error);
 
 // Reports it, and throws the error that a step too large for the memory gives, with koila's reason.
 [[noreturn]] void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch);
