@@ -1,8 +1,10 @@
-"""Every operator and module of PyTorch's databases, two samples of each: the first, and one that the day picks. scripts/conformance runs all."""
+"""Half of the operators and modules of PyTorch's databases by turns of the day, two samples of each: the first, and one that the day picks.
+KOILA_TESTS=full takes both halves, scripts/conformance all samples."""
 
 import datetime
 import os
 import re
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import table
 
 SHARDS = 8
 SEED = os.environ.get("KOILA_TESTS_SEED", str(datetime.date.today()))
+TAKEN = range(SHARDS) if os.environ.get("KOILA_TESTS") == "full" else range(zlib.crc32(SEED.encode()) % 2, SHARDS, 2)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
 
@@ -21,7 +24,7 @@ def describe(found):
     return "\n".join(f"{f.outcome}: {f.call}: {f.detail}" for f in found[:20])
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", TAKEN)
 def test_no_call_is_wrong(shard):
     found = driver.run(list(driver.orders(at_most=2, seed=SEED))[shard::SHARDS], jobs=1)
     summary = table.Summary(found)

@@ -13,10 +13,11 @@ PRELUDE = f"""
 import gc, sys, types, collections, weakref
 import torch
 
-def holder_of(impl):
+def holder_of(impl, **limits):
     # As holders.cc does: a namespace of its own, and nothing of it stays.
     namespace = {{"modules": sys.modules}}
     exec(compile(open({str(SNIPPET)!r}).read(), "<koila>", "exec"), namespace)
+    namespace.update(limits)
     known = namespace["survey"]().split()
     assert str(impl) in known, (impl, known)
     answer = namespace["name_of"]({{impl}})
@@ -222,6 +223,21 @@ def test_names_what_holds_a_tensor(answer_to, case: str) -> None:
 
 def test_nothing_found(answer_to) -> None:
     assert answer_to("t = torch.ones(3)\nimpl = t._cdata\nbox = iter([t])\ndel t\nask(impl)\n") == [""]
+
+
+def test_walks_through_so_many_objects_and_no_more(answer_to) -> None:
+    """What is known by then is said."""
+    program = """
+    class Trainer:
+        pass
+    def train(trainer):
+        trainer.last = torch.ones(3)
+        near = torch.ones(3)
+        for limits in ({}, {"WALKED_AT_MOST": 0}):
+            print("last" in holder_of(trainer.last._cdata, **limits), "near" in holder_of(near._cdata, **limits))
+    train(Trainer())
+    """
+    assert answer_to(program) == ["True True", "False True"]
 
 
 def test_leaves_nothing_behind(answer_to) -> None:

@@ -7,15 +7,15 @@
 
 sys = modules["sys"]
 gc = modules["gc"]
-cpu_time = modules["time"].thread_time  # of this thread: a machine that is busy is no reason to give up
 torch = modules["torch"]
 
 OBJECTS_AT_MOST = 1_000_000
-SECONDS = 0.3  # of processor time: no new walk through all objects is begun after that
+WALKED_AT_MOST = 3_000_000  # objects, in all walks: no new one is begun after that (0.1 µs each; by number, so that a busy machine gives the same answer)
 LEVELS = 5  # containers within containers
 WIDTH = 12  # ways that are followed from one level to the next
 
-deadline = cpu_time() + SECONDS
+objects_alive = 0
+walked = 0
 tensors = []  # (TensorImpl, tensor)
 
 types = modules["types"]
@@ -28,6 +28,7 @@ passing = {types.FrameType, types.ModuleType, types.MethodType, types.BuiltinFun
 
 def survey():
     """The TensorImpls of all tensors that Python knows."""
+    global objects_alive, walked
     kinds, more = set(), [torch.Tensor]
     while more:
         kind = more.pop()
@@ -35,7 +36,8 @@ def survey():
         more += type.__subclasses__(kind)
     impl_of = torch._C.TensorBase.__dict__["_cdata"].__get__
     objects = gc.get_objects()
-    if len(objects) > OBJECTS_AT_MOST:
+    objects_alive = walked = len(objects)
+    if objects_alive > OBJECTS_AT_MOST:
         return ""
     with torch._C.DisableTorchFunction():
         tensors.extend((impl_of(o), o) for o in objects if id(type(o)) in kinds)
@@ -177,14 +179,16 @@ def by_container(holder, level):
 
 def name_of(impls):
     """What keeps these tensors, in words; "" when it is not found."""
+    global walked
     level = {id(t): Way(t, lambda name: name, {}) for impl, t in tensors if impl in impls}
     seen = set(level)
     for _ in range(LEVELS):
         if not level:
             return ""
         name = named(level)
-        if name or cpu_time() > deadline:
+        if name or walked > WALKED_AT_MOST:
             return name
+        walked += objects_alive
         targets = [way.thing for way in level.values()]
         holders = gc.get_referrers(*targets)
         ours = {id(targets), id(tensors), id(seen)} | {id(pair) for pair in tensors}
