@@ -190,7 +190,6 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
 // it can be is for the rules to say.
 void mark_results(const std::vector<SplitArgument>& split, at::ArrayRef<c10::IValue> results) {
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {
-    if (t.is_nested()) return;
     for (const SplitArgument& a : split) {
       if (!a.placement.is_shard() || a.placement.dim >= t.dim() || t.device() != a.tensor.device()) continue;
       if (t.size(a.placement.dim) != a.placement.extent(a.batch)) continue;

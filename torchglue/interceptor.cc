@@ -49,12 +49,6 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     run_plainly(op, keys, stack);
     return;
   }
-  // Rows of different lengths have no sizes to be asked for (torch.nested with torch.strided, as nn.TransformerEncoder makes them in evaluation mode).
-  if (keys.has(c10::DispatchKey::NestedTensor)) {
-    if (s.engine_depth == 0) s.tape.cut();
-    run_plainly(op, keys, stack);
-    return;
-  }
   if (raw_memory().is_fresh()) raw_memory().look();
   std::optional<SilentWrite> silent;
   if (raw_memory().any() && op_traits(op).silent_effect) silent.emplace(running_statistics(op.schema(), torch::jit::last(*stack, op.schema().arguments().size())));

@@ -17,20 +17,19 @@ class Refused(Vectors):
 
 @family
 class AddsToAView(Refused):
-    """A shortcut, behind a batch norm, is added in place to a part of what was concatenated, and all of that is read."""
+    """GhostNet's block: a shortcut, behind a batch norm, is added in place to a view of what was concatenated."""
 
     def model(self):
         def layer(inputs, outputs):
             return nn.Sequential(nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs))
 
-        return nn.ModuleDict({"stem": layer(24, 32), "first": layer(32, 16), "second": layer(16, 16), "shortcut": layer(32, 16), "out": nn.Linear(32, 10)})
+        return nn.ModuleDict({"stem": layer(24, 32), "first": layer(32, 16), "second": layer(16, 16), "shortcut": layer(32, 32), "out": nn.Linear(32, 10)})
 
     def loss(self, model, x, y):
         x = torch.tanh(model["stem"](x))
         half = torch.tanh(model["first"](x))
-        both = torch.cat([half, torch.tanh(model["second"](half))], dim=1)
-        part = both[:, :16]
-        part += model["shortcut"](x)
+        both = torch.cat([half, torch.tanh(model["second"](half))], dim=1)[:, :32]
+        both += model["shortcut"](x)
         return F.cross_entropy(model["out"](torch.tanh(both)), y)
 
 

@@ -155,24 +155,6 @@ class BatchNormFunctional(Vectors):
 
 
 @family
-class BatchNormGhost(Vectors):
-    """GhostNet's block: a shortcut, behind a batch norm, is added in place to a view of what was concatenated, of which nobody holds all."""
-
-    def model(self):
-        def layer(inputs, outputs):
-            return nn.Sequential(nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs))
-
-        return nn.ModuleDict({"stem": layer(24, 32), "first": layer(32, 16), "second": layer(16, 16), "shortcut": layer(32, 32), "out": nn.Linear(32, 10)})
-
-    def loss(self, model, x, y):
-        x = torch.tanh(model["stem"](x))
-        half = torch.tanh(model["first"](x))
-        both = torch.cat([half, torch.tanh(model["second"](half))], dim=1)[:, :32]
-        both += model["shortcut"](x)
-        return F.cross_entropy(model["out"](torch.tanh(both)), y)
-
-
-@family
 class BatchNormWatched(Vectors):
     """The running statistics are read by pointer, and move by operators that no version tells of."""
 

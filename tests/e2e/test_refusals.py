@@ -9,7 +9,7 @@ FAMILIES = families("refused")
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "adds_to_a_view"])  # which is split, and then refused
+@pytest.mark.parametrize("family", FAMILIES)
 def test_forced_micro_batch_changes_nothing(family, rows):
     case = Case(family, "adamw")
     assert_equal(plain(case), run(case, "rescue", microbatch=rows), case.tolerance)

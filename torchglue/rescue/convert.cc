@@ -391,31 +391,9 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   }
   const auto region = s.region_for(plan.batch, micro_batch, device);
 
-  // What the program let go of goes with its last reader, as it did in the program: a stage keeps what is held, and who writes in place to a
-  // view minds that its base is alive.
-  std::vector<size_t> last_reader(tape.values().size(), 0);
-  for (size_t i = 0; i < tape.ops().size(); ++i) {
-    if (!needed[i]) continue;
-    for (const TapeRef& ref : tape.ops()[i].refs) last_reader[ref.value] = i;
-  }
-  struct LetGo {
-    ska::flat_hash_map<TapeValueId, at::Tensor>& handles;
-    const std::vector<size_t>& last_reader;
-    const TapeOp& op;
-    size_t i;
-    ~LetGo() {
-      const auto let_go = [&](TapeValueId v) {
-        if (v != kNoTapeValue && last_reader[v] <= i) handles.erase(v);
-      };
-      for (const TapeRef& ref : op.refs) let_go(ref.value);
-      for (TapeValueId out : op.outputs) let_go(out);
-    }
-  };
-
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
     const TapeOp& op = tape.ops()[i];
-    const LetGo after{handles, last_reader, op, i};
     const OpTraits& traits = op_traits(op.op);
     const auto tensor_or_none = [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(ref); };
     torch::jit::Stack stack = RealValues::arguments(op, tensor_or_none);

@@ -459,12 +459,6 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
 
 void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   if (!record_) return;
-  bool nested = false;
-  for_each_tensor(results, [&](const at::Tensor& t, int, int) { nested |= t.is_nested(); });
-  if (nested) {  // it has no sizes, and what it is made of cannot be made in parts from here on
-    cut();
-    return;
-  }
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
   bool differentiable = false, own_node = false;
   const auto look_at = [&](const at::Tensor& t) {
