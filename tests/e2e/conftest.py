@@ -10,7 +10,7 @@ import xdist.scheduler
 
 def sampled(item):
     """By name, so that a new test does not change what is taken of the others. Every family and every test function stays, but for those that
-    compile."""
+    compile and for one example."""
     name = item.name
     number = zlib.crc32(f"{item.path.name}::{name}".encode())
     function, _, parameters = name.rstrip("]").partition("[")
@@ -88,9 +88,9 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(config, items):
     if os.environ.get("KOILA_TESTS") == "full":
         return
-    taken = [item for item in items if sampled(item)]
+    kept = [item for item in items if sampled(item)]
     config.hook.pytest_deselected(items=[item for item in items if not sampled(item)])
-    items[:] = taken
+    items[:] = kept
 
 
 def pytest_sessionfinish(session, exitstatus):
