@@ -11,6 +11,7 @@
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/guess.h"
@@ -82,7 +83,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
       split.batch = mark->batch;
       split.micro_batch = mark->micro_batch;
     } else {
-      if (t.has_storage() && registry.find_storage(storage_of(t)).first != nullptr) q.must_read = t;
+      if (storage_of(t) != nullptr && registry.find_storage(storage_of(t)).first != nullptr) q.must_read = t;
       return;
     }
     if (split.region == nullptr && !split.placement.is_shard()) return;
@@ -253,6 +254,13 @@ bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch:
   } catch (const CannotJoin&) {
     return false;
   }
+}
+
+// The operator looks at sizes and the like, and at no value.
+void run_on_metadata(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const RegionWork no_access;
+  const NoInterceptGuard no_intercept;
+  op.redispatchBoxed(keys & kBelowInterceptor, stack);
 }
 
 // Its inner operators come back here one by one, each with a rule of its own. False, and nothing done, when there is one that reads a tensor's
@@ -443,7 +451,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     if (splits(verdict) && draws(traits.rule, call) && session().draws_whole()) verdict = Verdict::kNo;
 
     if (verdict == Verdict::kReal) {
-      run_plainly(op, keys, stack);
+      run_on_metadata(op, keys, stack);
       return true;
     }
     if (verdict == Verdict::kStaged && !call.whole().empty()) {
@@ -486,7 +494,7 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
   try {
     return try_dispatch_lazily(op, keys, stack);
   } catch (const std::exception& error) {
-    if (depth == 1 && !in_rescue() && is_out_of_memory(error)) {
+    if (depth == 1 && !in_rescue() && !session().converting && is_out_of_memory(error)) {
       report_refusal(describe_out_of_memory(op.schema().name()), "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
     }
     throw;

@@ -11,6 +11,7 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/session.h"
 
@@ -68,8 +69,13 @@ void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
 // See Note [Raw pointers].
 bool has_storage(const c10::TensorImpl* tensor) {
   const bool has = real.has_storage(tensor);
-  if (has && !operator_in_progress()) before_raw_access(*tensor);
-  return has;
+  if (!has) return false;
+  if (operator_in_progress()) {
+    before_kernel_access(*tensor);
+  } else {
+    before_raw_access(*tensor);
+  }
+  return true;
 }
 
 void throw_access_error(const c10::StorageImpl* storage) {

@@ -65,6 +65,7 @@ def families(*modules):
     """The families by name: those of some modules, or all but the many small ones that have tests of their own."""
     import coupled  # noqa: F401
     import guesses  # noqa: F401
+    import handed_out  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
     import policies  # noqa: F401
@@ -76,7 +77,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps", "guesses"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps", "guesses", "handed_out"))}
 
 
 # The modules of families that need torch and no other library.

@@ -1,5 +1,6 @@
 #include "torchglue/region/deferred.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "torchglue/compat/storage.h"
@@ -28,11 +29,13 @@ DeferredRegistry& deferred_registry() {
 void DeferredRegistry::add(const c10::TensorImpl* impl, Region* region, ValueId value) {
   std::lock_guard lock(mutex_);
   impls_.insert_or_assign(impl, Entry{region, value});
+  note_any();
 }
 
 void DeferredRegistry::remove(const c10::TensorImpl* impl) {
   std::lock_guard lock(mutex_);
   impls_.erase(impl);
+  note_any();
 }
 
 DeferredRegistry::Entry DeferredRegistry::find(const c10::TensorImpl* impl) const {
@@ -44,17 +47,32 @@ DeferredRegistry::Entry DeferredRegistry::find(const c10::TensorImpl* impl) cons
 void DeferredRegistry::add_storage(const c10::StorageImpl* storage, Region* region, uint32_t group) {
   std::lock_guard lock(mutex_);
   storages_.insert_or_assign(storage, std::make_pair(region, group));
+  note_any();
 }
 
 void DeferredRegistry::remove_storage(const c10::StorageImpl* storage) {
   std::lock_guard lock(mutex_);
   storages_.erase(storage);
+  note_any();
 }
 
 std::pair<Region*, uint32_t> DeferredRegistry::find_storage(const c10::StorageImpl* storage) const {
   std::lock_guard lock(mutex_);
   auto it = storages_.find(storage);
   return it == storages_.end() ? std::pair<Region*, uint32_t>{nullptr, 0} : it->second;
+}
+
+void DeferredRegistry::lose(const at::Storage& storage) {
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, storage.device()));
+  refuse_raw_access(*storage.unsafeGetStorageImpl());
+  std::lock_guard lock(mutex_);
+  std::erase_if(lost_, [](const auto& weak) { return weak.expired(); });
+  lost_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.unsafeGetStorageImpl()));
+}
+
+bool DeferredRegistry::is_lost(const c10::StorageImpl* storage) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(lost_.begin(), lost_.end(), [&](const auto& weak) { return weak._unsafe_get_target() == storage; });
 }
 
 namespace {

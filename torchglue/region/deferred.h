@@ -5,6 +5,7 @@
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -44,15 +45,24 @@ class DeferredRegistry {
 
   void add_storage(const c10::StorageImpl* storage, Region* region, uint32_t group);
   void remove_storage(const c10::StorageImpl* storage);
+  // The storage has lost its value for good, see lose_the_rest(). Gives up its memory.
+  void lose(const at::Storage& storage);
+  bool is_lost(const c10::StorageImpl* storage) const;
+
   // The region and group whose empty storage this is; region null: it is not.
   std::pair<Region*, uint32_t> find_storage(const c10::StorageImpl* storage) const;
 
-  bool any() const { return !impls_.empty() || !storages_.empty(); }
+  // Any thread, without a lock.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
 
  private:
+  void note_any() { any_.store(!impls_.empty() || !storages_.empty(), std::memory_order_relaxed); }
+
+  std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
   ska::flat_hash_map<const c10::TensorImpl*, Entry> impls_;
   ska::flat_hash_map<const c10::StorageImpl*, std::pair<Region*, uint32_t>> storages_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> lost_;
 };
 
 DeferredRegistry& deferred_registry();

@@ -11,6 +11,7 @@
 
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
@@ -147,6 +148,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
               "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
               "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
   bury_dead();
+  const RegionWork work;
   const Offload::MayFail may_fail;
   const auto started = std::chrono::steady_clock::now();
   auto* node = static_cast<RegionNode*>(node_);
@@ -307,7 +309,8 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
 
 // Note [When a region ends]
 // After a backward pass without retain_graph the engine releases what the pass used. Another loss may still hang on operators of the
-// region that no pass has used; then the region lives on for it. Otherwise everything is let go.
+// region that no pass has used; then the region lives on for it. So it does for what the program holds and nobody has read, when the pass ran out of memory or
+// the program dropped its graph without a backward pass: a tensor that was handed out never loses the way to its value. Otherwise everything is let go.
 void Region::backward_done() {
   bury_dead();
   for (ValueId id = 0; id < values_.size(); ++id) {
@@ -315,6 +318,12 @@ void Region::backward_done() {
     if ((value.impl == nullptr && !value.consumed) || !value.requires_grad) continue;
     const auto path = differentiable_path({id});
     if (std::none_of(path.begin(), path.end(), [&](size_t i) { return differentiated_.count(i) > 0; })) return;
+  }
+  if (has_deferred()) {
+    over_ = true;
+    close();
+    drop_first_frame();
+    return;
   }
   release();
 }

@@ -14,6 +14,7 @@
 #include "torchglue/region/layout.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -255,6 +256,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   std::optional<Instruction> joined;
 
   // Run it for micro-batch 0.
+  const RegionWork work;
   const Offload::MayFail may_fail;
   torch::jit::Stack results;
   for (int tries = 0;;) {

@@ -362,6 +362,7 @@ class Region : public std::enable_shared_from_this<Region> {
   int depth_;
   bool open_ = true;
   bool released_ = false;
+  bool over_ = false;  // no gradient will be asked for: it lives on for values that have not been read
   bool observed_random_ = false;  // a value with random draws in it has been shown to the program
 
   std::vector<Instruction> instructions_;

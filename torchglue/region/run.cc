@@ -14,6 +14,7 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/ladder.h"
@@ -436,6 +437,7 @@ bool Region::serve_rows() const { return session().offload.begin_in_rows(device_
 
 void Region::catch_up() {
   bury_dead();
+  const RegionWork work;
   for (int tries = 0;;) {
     if (first_.next == instructions_.size()) return;
     std::exception_ptr ran_out;
@@ -535,6 +537,7 @@ void Region::end_stage() {
 
 void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   const NoInferenceMode no_inference;
+  const RegionWork work;
   bury_dead();
   const Stopwatch stopwatch(statistics.seconds);
   NoInterceptGuard no_intercept;
@@ -629,6 +632,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   ahead_.clear();
   side_.join();
   for (const Held& held : wanted) fill(held);
+  if (over_ && !has_deferred()) release();
 }
 
 std::vector<ValueId> Region::held_deferred() const {

@@ -16,6 +16,8 @@
 #include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
+#include "torchglue/region/real_values.h"
+#include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
@@ -82,12 +84,14 @@ class RealValues {
       const NoInterceptGuard no_intercept;
       return made_[v] = t.detach();  // trained from here on, and frozen when the step read it
     }
+    if (value.is_capture()) throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
     const TapeOp& op = tape_.ops()[value.producer];
     torch::jit::Stack stack = arguments(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : get(ref.value, ref.version); });
     {
       const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
       const OpInProgress in_progress(op.op, op.place);
-      op.op.callBoxed(stack);
+      make_real(stack);
+      call_again(op.op, stack);
     }
     size_t flat = 0;
     for_each_result(stack, [&](const at::Tensor& t) {
@@ -162,14 +166,14 @@ class RealValues {
 at::Storage storage_of_group(const Tape& tape, uint32_t group) {
   for (const TapeValue& value : tape.values()) {
     if (value.group != group || value.weak.expired()) continue;
-    if (const at::Tensor t = value.lock(); t.defined() && t.has_storage()) return t.storage();
+    if (const at::Tensor t = value.lock(); t.defined() && storage_of(t) != nullptr) return t.storage();
   }
   return {};
 }
 
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
-  if (made.is_same(alive) || !alive.has_storage()) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
+  if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(made.storage());
@@ -237,7 +241,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     }
     for (TapeValueId out : op.outputs) {
       if (out == kNoTapeValue || !tape.values()[out].differentiable()) continue;
-      if (const at::Tensor t = tape.values()[out].lock(); t.defined() && !t.has_storage()) throw CannotConvert("a sparse tensor inside the step has a gradient.");
+      if (const at::Tensor t = tape.values()[out].lock(); t.defined() && storage_of(t) == nullptr) throw CannotConvert("a sparse tensor inside the step has a gradient.");
     }
     for (const Seed& seed : plan.seeds) {
       const TapeValue& whole = tape.values()[seed.value];
@@ -247,6 +251,11 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       }
     }
     if (traits.writes) {
+      // Made again, it writes into what was made again before; what is there as the program has it has been written to already.
+      const TapeValue* written = op.refs.empty() || op.refs[0].arg != 0 ? nullptr : &tape.values()[op.refs[0].value];
+      if (written == nullptr || written->is_capture() || !needed[written->producer] || is_seed(plan, op.refs[0].value)) {
+        throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
+      }
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
       const Verdict verdict = reads_split(plan, op) && traits.in_place ? ask(traits.rule, call) : Verdict::kNo;
@@ -333,22 +342,47 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
   return *std::move(plan);
 }
 
+namespace {
+
+// A conversion ended on its way, before the operator `from`. What it took the memory of and has not filled again is lost, and so is what it has filled with a value that a later operator
+// would have written over: who reads these gets the program's out-of-memory error, and never another value.
+void lose_the_rest(const Tape& tape, const Plan& plan, const std::vector<char>& needed, size_t from) {
+  for (size_t i = from; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    for (TapeValueId out : tape.ops()[i].outputs) {
+      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
+      const at::Tensor t = tape.values()[out].lock();
+      if (!t.defined() || storage_of(t) == nullptr || tape.on_capture(tape.values()[out].group)) continue;
+      if (deferred_registry().find_storage(storage_of(t)).first != nullptr) continue;
+      const bool filled = memory_of(t) != nullptr && !tape.ops()[i].in_place;
+      if (!filled) deferred_registry().lose(t.storage());
+    }
+  }
+}
+
+}  // namespace
+
 int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   const NoInferenceMode no_inference;
   Session& s = session();
   const auto seeds = learn(tape, plan);
+  const auto needed = needed_ops(tape, plan);
   struct Converting {
     Session& s;
     Tape& tape;
+    const Plan& plan;
+    const std::vector<char>& needed;
+    size_t at = 0;  // operator
     bool done = false;
     ~Converting() {
       s.converting = s.forward_again = false;
-      if (!done) tape.cut();
+      if (done) return;
+      lose_the_rest(tape, plan, needed, at);
+      tape.cut();
     }
-  } converting{s, tape};
+  } converting{s, tape, plan, needed};
   s.converting = true;
   s.forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-  const auto needed = needed_ops(tape, plan);
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
@@ -376,7 +410,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
       const TapeValue& value = tape.values()[out];
       if (value.is_capture() || tape.pinned(value.group) || tape.on_capture(value.group)) continue;
       const at::Tensor t = value.lock();
-      if (!t.defined() || !t.has_storage()) continue;
+      if (!t.defined() || storage_of(t) == nullptr) continue;
       c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
       storage.set_data_ptr_noswap(at::DataPtr(nullptr, device));
       refuse_raw_access(storage);
@@ -393,6 +427,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
 
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
+    converting.at = i;
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);
     const auto tensor_or_none = [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(ref); };
@@ -431,7 +466,6 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
       const auto entry = stack[0].isTensor() ? entry_of(stack[0].toTensor()) : DeferredRegistry::Entry{};
       known = traits.in_place && entry.region == region.get() && !call.outputs().empty() &&
               call.outputs()[0] == region->value(entry.value).placement && region->may_write(entry.value);
-      if (!known) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
 
     std::vector<Region::KnownOutput> outputs;
@@ -507,7 +541,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     {
       const ProgramStateGuard state(tape.state(op.state));
       const PlaceScope place(op.place);
-      op.op.callBoxed(stack);
+      call_again(op.op, stack);
     }
     size_t flat = 0;
     RealValues::for_each_result(stack, [&](const at::Tensor& t) {

@@ -12,6 +12,7 @@
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
+#include "torchglue/region/real_values.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/ladder.h"
@@ -126,18 +127,21 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     report_refusal(oom, reason_of(error), batch);
     std::rethrow_exception(ran_out);
   }
-  // What has nothing to do with the call, another network on another batch, may still be whole.
+  // What has nothing to do with the call, another network on another batch, may still be whole. A conversion that runs out on its way has given up memory that it could
+  // not fill again: then nothing goes on.
   const auto split_more = [&] {
     try {
       if (s.tape.empty()) return false;
       split_step(oom);
       return true;
     } catch (const CannotConvert&) {
+      s.tape.cut();
+      return false;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
+      report_refusal(oom, reason_of(error), batch);
+      std::rethrow_exception(ran_out);
     }
-    s.tape.cut();
-    return false;
   };
   // The call again: split, or whole where there is more room now.
   const auto came_through = [&] {
@@ -236,8 +240,38 @@ class LeftByFailure {
 bool in_rescue() { return !stack_of_rescues.empty(); }
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  make_real(torch::jit::last(*stack, op.schema().arguments().size()));
   const NoInterceptGuard no_intercept;
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
+}
+
+// Note [An operator that is made again]
+// The memory of what a conversion makes again is given up before. So an operator that runs out within it cannot be the end: regions let go of what they hold, and then it is
+// served from outside. Where neither helps the step is refused, and what has lost its value says so when it is read.
+void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  Session& s = session();
+  const KeptArguments arguments(stack, stack.size());
+  const WrittenArguments written(op, arguments.values());
+  std::optional<RandomState> before;
+  if (op_traits(op).random) before = random_state_of(arguments.values());
+  for (bool served = false;;) {
+    std::exception_ptr ran_out;
+    try {
+      op.callBoxed(stack);
+      return;
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) throw;
+      ran_out = std::current_exception();
+    }
+    if (!written.make_as_before(op, arguments.values()) || (op_traits(op).random && !before)) std::rethrow_exception(ran_out);
+    const OutOfMemory oom = describe_out_of_memory(op.schema().name());
+    if (!shrink_regions()) {
+      if (served || !s.offload.begin(oom.device, oom.op)) std::rethrow_exception(ran_out);
+      served = true;
+    }
+    if (before) before->restore();
+    arguments.put_back(stack);
+  }
 }
 
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -248,6 +282,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     return;
   }
   // Tangents are no part of what a region knows of a tensor.
+  make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
   if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
   s.tape.begin(op, arguments.values());
   const OpTraits& traits = op_traits(op);

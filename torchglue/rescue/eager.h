@@ -13,6 +13,10 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 // operator's own error when that cannot be done.
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Makes an operator of a step that is being converted again, with these arguments, which its results replace. What runs out is tried again once there is room, see
+// Note [An operator that is made again]; throws out of memory when there is none to be had.
+void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
 // Whether this thread runs an operator again that ran out of memory: what fails within is the rescue's affair.
 bool in_rescue();
 

@@ -8,6 +8,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -47,7 +48,7 @@ void guess_seed(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
   if (!parameter || s.signatures.find(op, arguments) != nullptr) return;
   bool done = false;
   for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
-    if (done || t.requires_grad() || t.dim() == 0 || !t.has_storage() || s.marks.find(t.unsafeGetTensorImpl()) != nullptr ||
+    if (done || t.requires_grad() || t.dim() == 0 || storage_of(t) == nullptr || s.marks.find(t.unsafeGetTensorImpl()) != nullptr ||
         deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr || !available_bytes(t.device()) || !is_data(t)) {
       return;
     }

@@ -37,7 +37,11 @@ void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stac
 }
 
 void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum) {
-  for (const RunningUpdate& u : updates) session().before_write(storage_of(u.running), /*silent=*/true);
+  for (const RunningUpdate& u : updates) {
+    if (!u.running.defined()) continue;
+    session().before_write(storage_of(u.running), /*silent=*/true);
+    session().pin([&](Tape& tape) { tape.before_silent_write(u.running); });
+  }
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
   std::vector<RunningUpdate> next;

@@ -13,6 +13,7 @@
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
@@ -248,6 +249,22 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
   }
 }
 
+void Tape::before_silent_write(const at::Tensor& tensor) {
+  if (values_.empty() || storage_of(tensor) == nullptr) return;
+  keep_before_write(tensor);
+  for (TapeValue& value : values_) {
+    if (value.storage != storage_of(tensor) || value.weak.expired()) continue;
+    if (!value.is_capture()) {  // a view of it
+      cut();
+      return;
+    }
+    index_.erase(value.weak._unsafe_get_target());
+    if (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target()) continue;  // its copy is what it was
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
+
 // Whether the tape may hold so much on its own account: one part in `share` of what is in use.
 bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
   const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
@@ -263,6 +280,9 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
     });
   }
   if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
+  silent_.clear();
+  if (traits.silent_effect && uses_batch_statistics(op.schema(), arguments)) silent_ = running_statistics(op.schema(), arguments);
+  for (const at::Tensor& t : silent_) before_silent_write(t);
   pending_.reset();
   record_ = traits.tensor_result && !traits.foreach;
   if (!record_) return;
@@ -425,7 +445,7 @@ void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
     TapeValue& value = values_[r.value];
     if (value.strong.defined() || value.requires_grad || value.differentiable() || !value.hold.expired() || groups_[value.group].pinned) return;
     if (!value.is_capture() && can_run_again(ops_[value.producer])) return;
-    if (!t.has_storage() || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
+    if (storage_of(t) == nullptr || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
     const auto bytes = static_cast<int64_t>(t.storage().nbytes());
     if (bytes > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return;
     if (!affordable(t, held_small_ + bytes, kShareOfSmall)) return;
@@ -458,6 +478,8 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
 }
 
 void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  for (const at::Tensor& t : silent_) index_.erase(t.unsafeGetTensorImpl());  // what the call has read is no more
+  silent_.clear();
   if (!record_) return;
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
   bool differentiable = false, own_node = false;

@@ -117,6 +117,9 @@ class Tape {
   // Drops everything: the step is over.
   void cut();
 
+  // The tensor, a buffer such as a running mean, is about to be written to with no version counted up: who read it before is not who reads it from now on.
+  void before_silent_write(const at::Tensor& tensor);
+
   // Drops the calls that have to do with the values `taken`, which a region has made its own. What has nothing to do with them (another
   // network, on another batch) stays; but all goes when the region hangs on it. `captured`: whether the region reads a tensor.
   void keep_apart(const std::vector<char>& taken, const std::function<bool(const at::Tensor&)>& captured);
@@ -193,6 +196,7 @@ class Tape {
   std::set<std::vector<int64_t>> parameter_sizes_;
 
   std::optional<TapeOp> pending_;
+  std::vector<at::Tensor> silent_;  // running statistics that the pending call updates
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
   int64_t held_for_origins_ = 0;  // bytes

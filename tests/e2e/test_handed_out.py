@@ -1,0 +1,49 @@
+"""No kernel sees a tensor without a value, and no program sees koila's word for one: budgets, and allocations that fail here and there, under every ladder."""
+
+import pytest
+
+import harness
+from harness import Case, assert_equal, assert_recorded, plain, run, tracked
+
+FAMILIES = harness.families("handed_out")
+LADDERS = {"all": "0,1,2", "cuda": "0,1", "split": "1"}
+
+
+def check(case, result):
+    """Exact; or the program's own error, with plain's values up to there."""
+    if result.outcome == "ok":
+        assert_equal(plain(case), result, case.tolerance)
+    else:
+        assert result.outcome == "oom", result.describe()
+        assert_recorded(plain(case), result, case.tolerance, result.describe())
+
+
+def case_of(family):
+    return Case(family, "sgd", steps=3, rows=FAMILIES[family].budget_rows, dtype="float64")
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_budgets(family, ladder):
+    case = case_of(family)
+    whole = tracked(case)
+    for share in (0.95, 0.85, 0.75, 0.65, 0.55, 0.45, 0.35, 0.25):
+        budget = int(whole.fixed + (whole.peak - whole.fixed) * share)
+        check(case, run(case, "rescue", budget=budget, KOILA_LADDER=LADDERS[ladder]))
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_failures_here_and_there(family, ladder):
+    case = case_of(family)
+    for seed in range(10):
+        check(case, run(case, "rescue", inject=f"passes:random:0.05:{seed}", KOILA_LADDER=LADDERS[ladder]))
+
+
+def test_siamese_net_is_served():
+    """With memory from outside nothing of it is refused."""
+    case = case_of("siamese_norm")
+    whole = tracked(case)
+    for share in (0.9, 0.7, 0.5):
+        result = run(case, "rescue", budget=int(whole.fixed + (whole.peak - whole.fixed) * share))
+        assert_equal(plain(case), result, case.tolerance)

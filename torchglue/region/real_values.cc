@@ -1,0 +1,39 @@
+#include "torchglue/region/real_values.h"
+
+#include <c10/core/AutogradState.h>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/raw_memory.h"
+#include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
+
+namespace koila {
+
+bool& RegionWork::active() {
+  static thread_local bool is_active = false;
+  return is_active;
+}
+
+void make_real(at::ArrayRef<c10::IValue> arguments) {
+  const DeferredRegistry& registry = deferred_registry();
+  if (!registry.any() || !session().owned_by_this_thread()) return;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    const auto entry = registry.find(t.unsafeGetTensorImpl());
+    if (storage_of(t) == nullptr || registry.find_storage(storage_of(t)).first == nullptr) return;
+    const NoRawAccess koila;
+    materialise_tensor(t);
+    if (entry.region != nullptr && t.requires_grad() && c10::AutogradState::get_tls_state().get_grad_mode()) entry.region->consume(entry.value);
+  });
+}
+
+void before_kernel_access(const c10::TensorImpl& tensor) {
+  const Session& s = session();
+  if (!deferred_registry().any() || RegionWork::active() || !s.rescue || !s.owned_by_this_thread()) return;
+  const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (storage == nullptr || deferred_registry().find_storage(storage).first == nullptr) return;
+  const NoRawAccess koila;
+  materialise_storage(storage);
+}
+
+}  // namespace koila
