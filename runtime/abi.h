@@ -19,7 +19,7 @@ extern "C" {
 enum { KOILA_ABI_VERSION = 7 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
-enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1 };
+enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
 
 // Rungs of the ladder as bits. Refusing is the last one: it is always there, and has no bit.
 enum koila_rung {

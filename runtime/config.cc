@@ -164,8 +164,10 @@ bool read_cache(const std::string& value, Config& config, std::string&) {
 }
 
 bool read_policy(const std::string& value, Config& config, std::string&) {
-  if (value != "model" && value != "pow2") return false;
-  config.policy = value == "pow2" ? KOILA_POLICY_POW2 : KOILA_POLICY_MODEL;
+  if (value == "model") config.policy = KOILA_POLICY_MODEL;
+  else if (value == "pow2") config.policy = KOILA_POLICY_POW2;
+  else if (value == "fastest") config.policy = KOILA_POLICY_FASTEST;
+  else return false;
   return true;
 }
 
@@ -199,7 +201,7 @@ constexpr Variable kVariables[] = {
     {"KOILA_RULES", "a path", "no rules", read_rules_path},
     {"KOILA_INJECT_OOM", kInjectForm, "none", read_inject},
     {"KOILA_CACHE", "a path", "no cache", read_cache},
-    {"KOILA_POLICY", "model or pow2", "model", read_policy},
+    {"KOILA_POLICY", "model, pow2 or fastest", "model", read_policy},
     {"KOILA_LADDER", "rungs from 0 to 3 with commas such as 0,1,2", "0,1,2", read_ladder},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},

@@ -103,9 +103,12 @@ std::optional<std::int64_t> resolve_budget(const MemoryBudget& budget, const Mem
     case MemoryBudget::Kind::kShare:
       if (facts.limit() == 0) return std::nullopt;
       return std::max<std::int64_t>(1, share_of(budget.share, facts.limit()));
-    case MemoryBudget::Kind::kAuto:
+    case MemoryBudget::Kind::kAuto: {
       if (facts.limit() == 0) return std::nullopt;
-      return std::max<std::int64_t>(1, share_of(kAutoShare, facts.limit() - facts.resident));
+      const std::int64_t step = std::max<std::int64_t>(1, facts.limit() / 128);
+      const std::int64_t bytes = share_of(kAutoShare, facts.limit() - facts.resident);
+      return std::max<std::int64_t>(1, bytes < step ? bytes : bytes / step * step);
+    }
   }
   return std::nullopt;
 }

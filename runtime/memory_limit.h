@@ -27,8 +27,8 @@ struct MemoryFacts {
 // together, and takes the lowest limit from the process's own group up to the root.
 MemoryFacts read_memory_facts(const std::string& root = "");
 
-// A budget in bytes. `auto`: kAutoShare of the limit less what the process holds already. A share: of the limit. Nothing when there is
-// no budget, or no limit to take a share of.
+// A budget in bytes. `auto`: kAutoShare of the limit less what the process holds already, in whole steps of a 128th of the limit: what a process holds is never twice the
+// same to the page, and its micro-batches should be. A share: of the limit. Nothing when there is no budget, or no limit to take a share of.
 std::optional<std::int64_t> resolve_budget(const MemoryBudget& budget, const MemoryFacts& facts);
 
 }  // namespace koila

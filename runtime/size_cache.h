@@ -63,10 +63,12 @@ struct CachedFailure {
   friend bool operator==(const CachedFailure&, const CachedFailure&) = default;
 };
 
-// The size that steps settled on with so many bytes available, in coarse steps.
+// The size that steps settled on with so many bytes available, in coarse steps. `timed`: for its speed (KOILA_POLICY=fastest), and not by memory alone. A file in
+// which that does not stand is of an earlier koila, of whose sizes nobody knows.
 struct CachedChoice {
   std::int64_t available = 0;
   std::int64_t rows = 0;
+  bool timed = true;
 
   friend bool operator==(const CachedChoice&, const CachedChoice&) = default;
 };
@@ -100,7 +102,7 @@ struct SizeCacheWritten {
 };
 
 // Puts `steps` into the file beside what others put there since. A step that is there already (same version of torch, id, batch and device) is
-// replaced, but for observations of rows, and failures and choices of available bytes, that only the file has: these stay. Steps that
+// replaced, but for observations of rows, failures of available bytes, and choices of available bytes and kind, that only the file has: these stay. Steps that
 // read_size_cache would leave out are left out, and the line says so; bytes that are no UTF-8 come back as U+FFFD.
 SizeCacheWritten write_size_cache(const std::string& path, const std::string& torch_version, const std::vector<CachedStep>& steps);
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -36,7 +37,7 @@ Json to_json(const CachedSeed& seed) {
 
 Json to_json(const CachedObservation& observation) { return {{"rows", observation.rows}, {"bytes", observation.bytes}, {"seconds", observation.seconds}}; }
 Json to_json(const CachedFailure& failure) { return {{"rows", failure.rows}, {"available", failure.available}}; }
-Json to_json(const CachedChoice& choice) { return {{"available", choice.available}, {"rows", choice.rows}}; }
+Json to_json(const CachedChoice& choice) { return {{"available", choice.available}, {"rows", choice.rows}, {"timed", choice.timed}}; }
 
 template <typename T>
 Json to_json(const std::vector<T>& list) {
@@ -104,6 +105,15 @@ auto list_of(const Json& object, const char* name, std::size_t most, const Read&
   return list;
 }
 
+CachedChoice read_choice(const Json& json, std::int64_t batch) {
+  CachedChoice choice{integer(json, "available", 0), integer(json, "rows", 1, batch)};
+  if (const auto timed = json.find("timed"); timed != json.end()) {
+    if (!timed->is_boolean()) throw MalformedStep{"its 'timed' is neither true nor false"};
+    choice.timed = timed->get<bool>();
+  }
+  return choice;
+}
+
 CachedSeed read_seed(const Json& json, std::int64_t batch) {
   constexpr int kMostInt = std::numeric_limits<int>::max();
   CachedSeed seed;
@@ -134,7 +144,7 @@ CacheEntry read_entry(const Json& json, std::int64_t now) {
   step.seeds = list_of(json, "seeds", kCachedSeeds, [&](const Json& one) { return read_seed(one, step.batch); });
   step.observations = list_of(json, "observations", kCachedObservations, [&](const Json& one) { return CachedObservation{rows(one), integer(one, "bytes", 0), seconds_of(one)}; });
   step.failures = list_of(json, "failures", kCachedFailures, [&](const Json& one) { return CachedFailure{rows(one), integer(one, "available", 0)}; });
-  step.choices = list_of(json, "choices", kCachedChoices, [&](const Json& one) { return CachedChoice{integer(one, "available", 0), rows(one)}; });
+  step.choices = list_of(json, "choices", kCachedChoices, [&](const Json& one) { return read_choice(one, step.batch); });
   return entry;
 }
 
@@ -160,11 +170,11 @@ void keep_newest(std::vector<T>& list, std::size_t most) {
 }
 
 // What is in both is ours.
-template <typename T>
-void unite(std::vector<T>& ours, const std::vector<T>& theirs, std::int64_t T::* key, std::size_t most) {
+template <typename T, typename Key>
+void unite(std::vector<T>& ours, const std::vector<T>& theirs, Key key, std::size_t most) {
   std::vector<T> united;
   std::copy_if(theirs.begin(), theirs.end(), std::back_inserter(united),
-               [&](const T& other) { return std::none_of(ours.begin(), ours.end(), [&](const T& one) { return one.*key == other.*key; }); });
+               [&](const T& other) { return std::none_of(ours.begin(), ours.end(), [&](const T& one) { return std::invoke(key, one) == std::invoke(key, other); }); });
   united.insert(united.end(), ours.begin(), ours.end());
   keep_newest(united, most);
   ours = std::move(united);
@@ -236,7 +246,7 @@ void put_step(std::vector<CacheEntry>& entries, CacheEntry entry) {
   CachedStep& step = entry.step;
   unite(step.observations, found->step.observations, &CachedObservation::rows, kCachedObservations);
   unite(step.failures, found->step.failures, &CachedFailure::available, kCachedFailures);
-  unite(step.choices, found->step.choices, &CachedChoice::available, kCachedChoices);
+  unite(step.choices, found->step.choices, [](const CachedChoice& c) { return std::pair(c.available, c.timed); }, kCachedChoices);
   step.used = std::max(step.used, found->step.used);
   *found = std::move(entry);
 }

@@ -176,7 +176,7 @@ void SizePolicy::end(std::int64_t bytes, double seconds, bool in_parts) {
     return;
   }
   if (!needs_.empty()) put(excess_, rows_, std::max<std::int64_t>(0, bytes - line(needs_, rows_, standing_)));
-  if (!failed_ && (times_.size() < kSizesAtMost || times_.count(rows_) > 0)) times_[rows_].add(seconds);
+  if (options_.timed && !failed_ && (times_.size() < kSizesAtMost || times_.count(rows_) > 0)) times_[rows_].add(seconds);
   settle();
 }
 

@@ -27,7 +27,8 @@ namespace koila {
 //
 // Note [The fastest size]
 // On the CPU the largest micro-batch is often not the fastest: a smaller one stays in the caches. So half of the best size so far is tried for a few
-// steps, and taken when it is faster by more than a twentieth; once for each size that memory allows. That makes the sizes depend on the clock, which is why it is an option.
+// steps, and taken when it is faster by more than a twentieth; once for each size that memory allows. That makes the sizes, and with them the rounding, depend on the
+// clock, so it is done only where it is asked for. Without it no figure in seconds has a say in any size: those that a cache brings are only handed on.
 
 class SizePolicy {
  public:
@@ -89,6 +90,8 @@ class SizePolicy {
 
   // No size for its speed from here on.
   void stop_timing() { options_.timed = false; }
+  // Whether choices() are sizes that the clock has settled.
+  bool timed() const { return options_.timed; }
 
   // need(m), if it is known.
   std::optional<std::int64_t> need(std::int64_t rows) const;

@@ -21,6 +21,7 @@ SIZE = re.compile(r"micro-batches of (\d+) of (\d+) rows")
 # Each a name, and the next size after one that failed.
 HALVING = ("halving (toma, Composer)", lambda rows: rows // 2)
 NINE_TENTHS = ("x 0.9 (accelerate)", lambda rows: int(rows * 0.9))
+policy = "fastest"
 
 
 def sizes_of(batch, coarse):
@@ -30,7 +31,7 @@ def sizes_of(batch, coarse):
 
 
 def rescued(log):
-    return Worker(KOILA_MODE="rescue", KOILA_LOG="debug", KOILA_LOG_FILE=str(log))
+    return Worker(KOILA_MODE="rescue", KOILA_POLICY=policy, KOILA_LOG="debug", KOILA_LOG_FILE=str(log))
 
 
 class Curve:
@@ -111,13 +112,16 @@ def tries(curve, batch, budget, workload, following, failing):
 
 
 def main():
+    global policy
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--repetitions", type=int, default=4, help="steps at each fixed size, each time")
     parser.add_argument("--learnings", type=int, default=3, help="processes that learn the size anew")
     parser.add_argument("--family", action="append", choices=FAMILIES)
+    parser.add_argument("--policy", choices=("fastest", "model", "pow2"), default=policy, help="KOILA_POLICY; fastest by default, as the tables in docs/benchmarks.md")
     parser.add_argument("--all-sizes", action="store_true", help="every ceil(rows / k), k to 64; else twelve of them")
     args = parser.parse_args()
+    policy = args.policy
 
     measured, simulated, first = [], [], []
     for name, batch in FAMILIES.items():

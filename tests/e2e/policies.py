@@ -1,4 +1,4 @@
-"""Loops that are hard on whoever chooses the size of micro-batches; small, and with sizes that do not depend on the clock."""
+"""Loops that are hard on whoever chooses the size of micro-batches; small."""
 
 import torch
 import torch.nn as nn
@@ -9,13 +9,7 @@ from task import family
 
 
 class Steady:
-    """Who asks for determinism gets the largest micro-batch that fits, whether another is faster or not."""
-
     symmetric = False
-
-    def model(self):
-        torch.use_deterministic_algorithms(True)
-        return super().model()
 
 
 @family
@@ -80,7 +74,6 @@ def network():
 
 class Networks(SteadyMlp):
     def model(self):
-        torch.use_deterministic_algorithms(True)
         return nn.ModuleList([network(), network()])
 
     def data(self, rows):

@@ -163,10 +163,11 @@ TEST(Config, LadderIsASetOfRungsAndRefusingIsAlwaysThere) {
   EXPECT_EQ(problem_of("KOILA_LADDER", "1-2"), "KOILA_LADDER=1-2 is not understood: want rungs from 0 to 3 with commas such as 0,1,2; using 0,1,2");
 }
 
-TEST(Config, PolicyIsAModelOrPowersOfTwo) {
+TEST(Config, PolicyIsAModelPowersOfTwoOrTheFastest) {
   EXPECT_EQ(parse({{"KOILA_POLICY", "model"}}).config.policy, KOILA_POLICY_MODEL);
   EXPECT_EQ(parse({{"KOILA_POLICY", "pow2"}}).config.policy, KOILA_POLICY_POW2);
-  EXPECT_EQ(problem_of("KOILA_POLICY", "best"), "KOILA_POLICY=best is not understood: want model or pow2; using model");
+  EXPECT_EQ(parse({{"KOILA_POLICY", "fastest"}}).config.policy, KOILA_POLICY_FASTEST);
+  EXPECT_EQ(problem_of("KOILA_POLICY", "best"), "KOILA_POLICY=best is not understood: want model, pow2 or fastest; using model");
 }
 
 TEST(Config, ReportOffIsNoTarget) { EXPECT_TRUE(parse({{"KOILA_REPORT", "off"}}).config.reports.empty()); }

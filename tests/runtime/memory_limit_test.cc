@@ -97,7 +97,12 @@ TEST_F(FakeMachine, BudgetsResolve) {
   EXPECT_EQ(resolve_budget({Kind::kNone, 0, 0}, facts()), std::nullopt);
   EXPECT_EQ(resolve_budget({Kind::kBytes, 7, 0}, facts()), 7);
   EXPECT_EQ(resolve_budget({Kind::kShare, 0, 0.5}, facts()), 112 * kMi);
-  EXPECT_EQ(resolve_budget({Kind::kAuto, 0, 0}, facts()), 180 * kMi) << "nine tenths of 224 MiB less the 24 MiB in use";
+  EXPECT_EQ(resolve_budget({Kind::kAuto, 0, 0}, facts()), 357 * kMi / 2) << "nine tenths of 224 MiB less the 24 MiB in use, in steps of 1.75 MiB";
+  MemoryFacts later = facts();
+  later.resident += 200 << 10;
+  EXPECT_EQ(resolve_budget({Kind::kAuto, 0, 0}, later), 357 * kMi / 2) << "a few pages more in use are no other budget";
+  later.resident = later.limit() - kMi;
+  EXPECT_EQ(resolve_budget({Kind::kAuto, 0, 0}, later), 9 * kMi / 10) << "what is left is left, though it is no whole step";
 }
 
 TEST(MemoryLimit, NothingToReadIsNoBudget) {

@@ -68,7 +68,7 @@ CachedStep step(std::uint64_t id, std::int64_t used = 1000) {
   step.seeds = {{"aten::linear", 0xfedcba9876543210U, 2, 0, -1, 0, 1, 7}, {"aten::cat.out", id, 1, 0, 3, 2, 4, 1}};
   step.observations = {{16, 100 * kMi, 0.1}, {8, 60 * kMi, 1.0 / 3}};
   step.failures = {{32, 150 * kMi}};
-  step.choices = {{144 * kMi, 16}, {80 * kMi, 8}};
+  step.choices = {{144 * kMi, 16, false}, {80 * kMi, 8, true}};
   step.used = used;
   return step;
 }
@@ -168,6 +168,29 @@ TEST_F(SizeCache, TheSameStepIsMerged) {
   EXPECT_EQ(good(path_), (std::vector{both, step(2)}));
 }
 
+TEST_F(SizeCache, ChoicesOfTheClockStandBesideThoseOfMemory) {
+  CachedStep fastest = step(1);
+  fastest.choices = {{7, 1, true}, {8, 2, true}};
+  CachedStep model = step(1);
+  model.choices = {{7, 3, false}};
+  write(path_, {fastest});
+  write(path_, {model});
+  ASSERT_EQ(good(path_).size(), 1U);
+  EXPECT_EQ(good(path_)[0].choices, (std::vector<CachedChoice>{{7, 1, true}, {8, 2, true}, {7, 3, false}}));
+  fastest.choices = {{7, 4, true}};
+  write(path_, {fastest});
+  EXPECT_EQ(good(path_)[0].choices, (std::vector<CachedChoice>{{8, 2, true}, {7, 3, false}, {7, 4, true}}));
+}
+
+TEST_F(SizeCache, ChoicesOfAnEarlierKoilaMayBeOfTheClock) {
+  write(path_, {step(1)});
+  std::string before = text();
+  for (std::size_t at; (at = before.find(",\"timed\":")) != std::string::npos;) before.erase(at, before.find('}', at) - at);
+  fill(before);
+  ASSERT_EQ(good(path_).size(), 1U);
+  EXPECT_EQ(good(path_)[0].choices, (std::vector<CachedChoice>{{144 * kMi, 16, true}, {80 * kMi, 8, true}}));
+}
+
 TEST_F(SizeCache, FilesOfOthersAreLeftAlone) {
   write(path_, {step(1)});
   const std::string valid = text();
@@ -265,6 +288,7 @@ TEST_F(SizeCache, AWrongStepIsLeftOut) {
       {[](auto& s) { s["failures"] = std::vector(17, s["failures"][0]); }, "it has 17 failures"},
       {[](auto& s) { s["choices"][0]["rows"] = 65; }, "its 'rows' is 65"},
       {[](auto& s) { s["choices"][0]["available"] = -1; }, "its 'available' is -1"},
+      {[](auto& s) { s["choices"][0]["timed"] = 1; }, "its 'timed' is neither true nor false"},
       {[](auto& s) { s["choices"] = std::vector(33, s["choices"][0]); }, "it has 33 choices"},
       {[](auto& s) { s["id"] = "0000000000000003"; }, "it stands there twice"},
   };

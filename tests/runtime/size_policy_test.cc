@@ -210,6 +210,40 @@ TEST(SizePolicy, FindsTheFastestSizeAndStaysThere) {
   EXPECT_EQ(policy.begin(100'000), 94);
 }
 
+TEST(SizePolicy, SecondsChangeNoSizeUnlessAskedFor) {
+  const Machine machine{[](std::int64_t m) { return 10'000 + 700 * m; }, 6'000};
+  std::mt19937_64 random(3);
+  const auto sizes = [&](const std::function<double(std::int64_t rows)>& seconds, const std::vector<SizePolicy::Observation>& known) {
+    std::vector<std::int64_t> used;
+    SizePolicy policy = model(512, 256);
+    policy.restore(known, {}, {});
+    for (const std::int64_t available : {50'000, 50'000, 50'000, 20'000, 90'000, 50'000, 50'000, 50'000, 50'000, 400'000, 50'000, 50'000, 50'000, 50'000}) {
+      const std::int64_t rows = policy.begin(available);
+      used.push_back(rows);
+      policy.passed(rows, machine.need(rows), machine.standing);
+      policy.end(machine.need(rows), seconds(rows));
+    }
+    EXPECT_FALSE(policy.timed());
+    return used;
+  };
+  const auto flat = sizes([](std::int64_t) { return 1.0; }, {});
+  EXPECT_EQ(sizes([](std::int64_t rows) { return static_cast<double>(rows); }, {}), flat);
+  EXPECT_EQ(sizes([](std::int64_t rows) { return 1.0 / static_cast<double>(rows); }, {}), flat);
+  EXPECT_EQ(sizes([&](std::int64_t) { return static_cast<double>(random() % 1000); }, {}), flat);
+  // Nor do those of another process.
+  const auto known = sizes([](std::int64_t) { return 1.0; }, {{26, machine.need(26), 0}, {52, machine.need(52), 0}});
+  EXPECT_EQ(sizes([](std::int64_t) { return 1.0; }, {{26, machine.need(26), 0.001}, {52, machine.need(52), 9}}), known);
+}
+
+TEST(SizePolicy, SecondsOfAnotherProcessAreHandedOn) {
+  SizePolicy policy = model(512, 256);
+  policy.restore({{32, 30'000, 0.5}}, {}, {});
+  policy.begin(50'000);
+  policy.passed(16, 20'000, 0);
+  policy.end(20'000, 7);
+  for (const SizePolicy::Observation& o : policy.observations()) EXPECT_EQ(o.seconds, o.rows == 32 ? 0.5 : 0) << o.rows;
+}
+
 TEST(SizePolicy, WhatWasLearnedCanBeHandedOn) {
   const Machine machine{[](std::int64_t m) { return 10'000 + 700 * m; }, 6'000};
   SizePolicy first = model(512, 256);

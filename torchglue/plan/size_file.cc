@@ -30,8 +30,11 @@ void SizeFile::load() {
     for (const CachedObservation& o : step.observations) observations.push_back({o.rows, o.bytes, o.seconds});
     std::vector<SizePolicy::Failure> failures;
     for (const CachedFailure& f : step.failures) failures.push_back({f.rows, f.available, 0, 0});
+    // A size that somebody else's clock has settled is none for who asks for sizes by memory alone.
     std::map<int64_t, int64_t> choices;
-    for (const CachedChoice& c : step.choices) choices[c.available] = c.rows;
+    for (const CachedChoice& c : step.choices) {
+      if (c.timed == policy->timed()) choices[c.available] = c.rows;
+    }
     policy->restore(observations, failures, std::move(choices));
     for (const CachedSeed& seed : step.seeds) {
       s.signatures.learn({seed.op, seed.key, seed.times, seed.argument, seed.element, Placement::shard(seed.dim, seed.outer, seed.inner), device.type(), policy});
@@ -51,25 +54,30 @@ void SizeFile::step_over() {
 
 void SizeFile::save() {
   Session& s = session();
-  std::map<const SizePolicy*, CachedStep> steps;
-  std::map<const SizePolicy*, bool> whole;  // whether every seed can be written
+  struct Kind {
+    const SizePolicy* policy;
+    CachedStep step;
+    bool whole = true;  // every seed can be written
+  };
+  std::vector<Kind> kinds;  // by their seeds, and not by where a policy lies in memory: the order is that of the file
   s.signatures.for_each([&](const LearnedSeed& seed) {
-    CachedStep& step = steps[seed.policy.get()];
-    const auto fine = whole.try_emplace(seed.policy.get(), true).first;
-    fine->second &= seed.placement.is_shard() && seed.placement.ragged == nullptr;
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.policy == seed.policy.get(); });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {seed.policy.get(), {}});
+    CachedStep& step = kind->step;
+    kind->whole &= seed.placement.is_shard() && seed.placement.ragged == nullptr;
     const Placement& p = seed.placement;
     step.device = seed.device == at::kCPU ? "cpu" : "cuda";
     step.seeds.push_back({seed.op, seed.key, seed.times, seed.argument, seed.element, p.dim, p.outer, p.inner});
   });
   std::vector<CachedStep> known;
-  for (auto& [policy, step] : steps) {
-    if (!policy->knows() || !whole[policy]) continue;
+  for (auto& [policy, step, whole] : kinds) {
+    if (!policy->knows() || !whole) continue;
     std::sort(step.seeds.begin(), step.seeds.end(), [](const CachedSeed& a, const CachedSeed& b) { return a.key < b.key; });
     for (const CachedSeed& seed : step.seeds) step.id = c10::hash_combine(step.id, seed.key);
     step.batch = policy->batch();
     for (const auto& o : policy->observations()) step.observations.push_back({o.rows, o.bytes, o.seconds});
     for (const auto& f : policy->failures()) step.failures.push_back({f.rows, f.available});
-    for (const auto& [available, rows] : policy->choices()) step.choices.push_back({available, rows});
+    for (const auto& [available, rows] : policy->choices()) step.choices.push_back({available, rows, policy->timed()});
     step.used = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     known.push_back(std::move(step));
   }

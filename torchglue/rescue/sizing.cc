@@ -25,7 +25,7 @@ std::shared_ptr<SizePolicy> make_policy(int64_t batch, c10::Device device) {
     options.way = SizePolicy::Way::kPow2;
   }
   // A GPU is the faster the more it gets at once, and who asks for determinism asks for sizes that do not depend on the clock.
-  options.timed = device.is_cpu() && !at::globalContext().deterministicAlgorithms();
+  options.timed = settings.policy == KOILA_POLICY_FASTEST && device.is_cpu() && !at::globalContext().deterministicAlgorithms();
   // Blocks of a caching allocator cannot all be used to the last byte.
   if (!device.is_cpu()) options.margin = 0.1;
   return std::make_shared<SizePolicy>(batch, first_micro_batch(batch), options);
