@@ -42,7 +42,7 @@ class Run:
         return "\n".join(f"--- rank {rank}: exit {self.exits[rank]}\n{self.logs[rank][-3000:]}" for rank in range(RANKS))
 
 
-def run(*jobs, koila=(0,), timeout=120, **settings):
+def run(*jobs, koila=(0,), timeout=240, **settings):
     """The jobs, one after the other in the same two processes. `koila`: the ranks that have it; `settings`: its variables there."""
     with tempfile.TemporaryDirectory(prefix="koila-ranks-") as folder:
         processes = []
