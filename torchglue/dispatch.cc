@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "torchglue/collectives.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
@@ -486,6 +487,10 @@ bool lazy_possible() {
 }
 
 bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (op_traits(op).collective) {
+    run_collective(op, keys, stack);
+    return true;
+  }
   static thread_local int depth = 0;  // decomposed operators come back here
   struct Depth {
     Depth() { ++depth; }

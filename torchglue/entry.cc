@@ -12,7 +12,9 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
+#include "torchglue/region/reducer.h"
 #include "torchglue/rescue/backward.h"
+#include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -144,6 +146,12 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
     runtime->log(KOILA_LOG_WARN, "this torch has no torch::autograd::Engine::execute; koila stays out.");
     return 1;
   }
+  QueueCallbackFn real_queue_callback = nullptr;
+  redirect(redirects[KOILA_QUEUE_CALLBACK], real_queue_callback, &queue_callback);
+  if (real_queue_callback != nullptr) set_real_queue_callback(real_queue_callback);
+  PrepareForBackwardFn real_prepare = nullptr;
+  redirect(redirects[KOILA_REDUCER_PREPARE], real_prepare, &prepare_for_backward);
+  if (real_prepare != nullptr) set_real_prepare_for_backward(real_prepare);
   redirect(redirects[KOILA_TENSOR_TO_NUMPY], real.to_numpy, &to_numpy);
   redirect(redirects[KOILA_STORAGE_WRAP], real.wrap_storage, &wrap_storage);
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "torchglue/collectives.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/schema_types.h"
 #include "torchglue/placement/user_rules.h"
@@ -66,6 +67,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().starts_with("aten::_foreach_");
   traits.fused = schema.name().starts_with("aten::_fused_");
+  traits.collective = is_collective(schema);
   return traits;
 }
 

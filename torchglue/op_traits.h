@@ -32,6 +32,7 @@ struct OpTraits {
   bool tensor_result = false; // returns at least one tensor
   int creates = -1;           // argument that holds the sizes, see Note [Created for the batch]
   bool may_view = false;      // a result may share an argument's storage without writing to it
+  bool collective = false;    // talks to other processes, see Note [Collectives]
 };
 
 // Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.

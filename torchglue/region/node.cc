@@ -159,6 +159,8 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
   }
 
+  if (exchanged_saved_) refuse("a tensor that operators of the step may have saved for backward was written to by a collective operation since.");
+
   std::vector<std::pair<ValueId, at::Tensor>> roots;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) roots.emplace_back(node->outputs()[i], gradients[i]);

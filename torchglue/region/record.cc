@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "torchglue/collectives.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -81,6 +82,34 @@ void Region::hand_out_group(ValueId id) {
     deferred_registry().remove(value.impl);
     value.consumed = value.requires_grad;
     value.impl = nullptr;
+  }
+}
+
+void Region::hand_out_exchanged(ValueId id) {
+  Value& value = values_[id];
+  if (value.impl == nullptr) return;
+  deferred_registry().remove(value.impl);
+  value.consumed = value.requires_grad;
+  value.impl = nullptr;
+}
+
+void Region::before_exchange(const c10::StorageImpl* storage) {
+  const auto lies_there = [&](ValueId id) { return groups_[values_[id].group].materialised && groups_[values_[id].group].filled == storage; };
+  const auto reads = [&](const Operand& o) {
+    if (o.kind == Operand::Kind::kValue) return lies_there(o.id);
+    if (o.kind != Operand::Kind::kUse) return false;
+    const at::Tensor& t = captures_[uses_[o.id].capture].tensor;
+    return t.defined() && storage_of(t) == storage;
+  };
+  for (const Instruction& in : instructions_) {
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+    if (may_save_result(in.op.schema())) exchanged_saved_ |= std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && lies_there(out); });
+    if (!may_save_operands(in.op.schema())) continue;
+    for (const Argument& argument : in.arguments) exchanged_saved_ |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
+  }
+  if (captures_storage(storage)) before_write(storage, /*silent=*/true);
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    if (values_[id].impl != nullptr && lies_there(id)) hand_out_exchanged(id);
   }
 }
 

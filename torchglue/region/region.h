@@ -209,6 +209,10 @@ class Region : public std::enable_shared_from_this<Region> {
   void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
   // A plain operator's graph now hangs on the value.
   void consume(ValueId value);
+  // A collective operation is about to write to `storage`, which has its memory: see Note [Collectives].
+  void before_exchange(const c10::StorageImpl* storage);
+  // The tensor holds what other processes sent, and no longer the value: it is an ordinary one from now on.
+  void hand_out_exchanged(ValueId value);
 
   // --- run.cc ---
   // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
@@ -364,6 +368,7 @@ class Region : public std::enable_shared_from_this<Region> {
   bool released_ = false;
   bool over_ = false;  // no gradient will be asked for: it lives on for values that have not been read
   bool observed_random_ = false;  // a value with random draws in it has been shown to the program
+  bool exchanged_saved_ = false;  // a collective operation wrote to what operators may have saved for backward
 
   std::vector<Instruction> instructions_;
   std::vector<Value> values_;

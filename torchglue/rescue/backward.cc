@@ -18,6 +18,7 @@
 #include "torchglue/region/pass_edges.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/convert.h"
+#include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/ladder.h"
@@ -203,6 +204,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
+  EngineCallbacks callbacks;
   std::optional<InterruptedPass> pass;
   if (!s.tape.empty()) pass.emplace(s.tape, roots, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
   const auto can_be_split = [&] {
@@ -233,10 +235,14 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   std::string reason;
   try {
     if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
+    if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
     const auto remaining = pass->remaining(roots, outputs);
     const edge_list split = split_step(roots, outputs, create_graph, &oom);
-    if (!remaining) return {};
-    return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
+    callbacks.pass_over();
+    variable_list gradients;
+    if (remaining) gradients = run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
+    run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(engine, from, with, false, false, true, {}); });
+    return gradients;
   } catch (const CannotConvert& why) {
     reason = why.what();
   } catch (const std::exception& error) {
@@ -258,6 +264,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   std::optional<StepAccounts> accounts;
   if (torch::autograd::get_current_graph_task_id() == -1 && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.
+  if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) note_pass_within(task);
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || std::this_thread::get_id() != s.owner) {
     return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);

@@ -221,6 +221,13 @@ bool given_other_memory(const TapeValue& value) {
   return t.defined() && value.storage != storage_of(t);
 }
 
+// Whether the operator joins the region, so that its live result keeps its memory where that is pinned.
+bool stays_where_it_is(const Tape& tape, const Plan& plan, const TapeOp& op) {
+  if (!reads_split(plan, op)) return false;
+  OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
+  return ask(op_traits(op.op).rule, call) == Verdict::kLocal && call.real_arguments().empty();
+}
+
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
@@ -248,6 +255,11 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (seed.created || whole.is_capture() || whole.producer <= static_cast<int32_t>(i)) continue;
       for (TapeValueId out : op.outputs) {
         if (out != kNoTapeValue && tape.values()[out].group == whole.group) throw CannotConvert("a tensor that the step read (" + describe(whole) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+      }
+    }
+    for (TapeValueId out : op.outputs) {
+      if (out != kNoTapeValue && tape.values()[out].exchanged && !stays_where_it_is(tape, plan, op)) {
+        throw CannotConvert("a tensor of the step (" + describe(tape.values()[out]) + ") was written to by a collective operation.");
       }
     }
     if (traits.writes) {
@@ -548,9 +560,14 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
       const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat] : kNoTapeValue;
       ++flat;
       if (out == kNoTapeValue || !t.defined()) return;
+      if (tape.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
       const at::Tensor alive = tape.values()[out].weak.expired() ? at::Tensor() : tape.values()[out].lock();
       handles[out] = alive.defined() ? take_place(t, alive) : t;
     });
+  }
+  for (const TapeValue& value : tape.values()) {
+    const at::Tensor t = value.exchanged ? value.lock() : at::Tensor();
+    if (const auto entry = t.defined() ? entry_of(t) : DeferredRegistry::Entry{}; entry.region != nullptr) entry.region->hand_out_exchanged(entry.value);
   }
   region->catch_up();
   tape.keep_apart(plan.descends, [&](const at::Tensor& t) {

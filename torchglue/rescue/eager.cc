@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "torchglue/collectives.h"
 #include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/kept_arguments.h"
@@ -276,6 +277,7 @@ void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
+  if (op_traits(op).collective) return run_collective(op, keys, stack);
   const KeptArguments arguments(*stack, op.schema().arguments().size());
   if (s.converting) {
     run_plainly(op, keys, stack);

@@ -81,11 +81,20 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
   for (Leaf& leaf : leaves_) {
     const at::Tensor& gradient = leaf.variable.grad();
     leaf.shares_version = gradient.defined() && gradient.is_view();
+    watch_last_hook(leaf);
     if (!leaf.shares_version && !has_hooks(leaf.variable)) continue;
     leaf.reached = std::make_shared<bool>(false);
     auto& hooks = torch::autograd::impl::hooks(leaf.variable);
     leaf_hooks_.emplace_back(leaf.variable, hooks.insert(hooks.begin(), std::make_unique<Watch>(leaf.reached))->get());
   }
+}
+
+// What a reducer of DistributedDataParallel does when the gradient is there, say.
+void InterruptedPass::watch_last_hook(Leaf& leaf) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf.variable);
+  if (!accumulator || (accumulator->post_hooks().empty() && torch::autograd::impl::post_acc_grad_hooks(leaf.variable) == nullptr)) return;
+  leaf.finished = std::make_shared<bool>(false);
+  node_hooks_.emplace_back(accumulator, accumulator->add_post_hook(std::make_unique<NodeWatch>(leaf.finished)));
 }
 
 void InterruptedPass::stop_watching() {
@@ -117,6 +126,7 @@ bool InterruptedPass::served(const Leaf& leaf) {
   }
   const at::Tensor& gradient = leaf.variable.grad();
   const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
+  if (leaf.finished && *leaf.reached && !*leaf.finished) throw CannotConvert("a hook on a parameter ran out of memory, and may have done part of its work.");
   const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
   if (!changed && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
   return changed;

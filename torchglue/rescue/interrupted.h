@@ -43,7 +43,8 @@ class InterruptedPass {
     at::Tensor variable;
     const c10::TensorImpl* gradient;  // before the pass
     uint32_t version;
-    std::shared_ptr<bool> reached;  // null: not watched
+    std::shared_ptr<bool> reached;   // null: not watched
+    std::shared_ptr<bool> finished;  // whether its last hook has returned; null: it has none behind the accumulation
     bool shares_version = false;    // its gradient is a view: another leaf's accumulation shows in it
   };
   struct Outside {
@@ -52,6 +53,7 @@ class InterruptedPass {
   };
 
   void note(const at::Tensor& variable);
+  void watch_last_hook(Leaf& leaf);
   const Leaf* find(const at::Tensor& variable) const;
   static bool served(const Leaf& leaf);
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "torchglue/collectives.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -151,7 +152,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   if (it != index_.end()) {
     TapeValue& value = values_[it->second];
     const torch::autograd::Node* node = node_of(tensor);
-    if (value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
+    if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
         value.grad_fn = node;
         value.requires_grad = true;
@@ -337,6 +338,49 @@ void Tape::note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> argumen
     effect |= known == kNoTapeValue || groups_[values_[known].group].on_capture;
   });
   effects_under_hooks_ |= effect;
+}
+
+// Note [Collectives on the tape]
+// A collective operation is on no tape: nobody may run it again. Where it writes, no version counter tells, and it may do so at any time until it is
+// waited for. What was recorded of such memory holds for what it was before: operators make that again, or a copy has it. From here on the tensor is
+// another one, a capture. What a graph saved is what other processes sent, in the plain run too, and no operator makes that again: then the tape is cut.
+// A tensor with a graph, such as a loss that is averaged for a log, may be where backward starts: it keeps its value on the tape, its memory stays as
+// it is, and an operator that reads it cuts the tape.
+void Tape::exchange(const at::Tensor& tensor, bool written) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr) return;
+  if (!written) return pin_storage(storage);  // it is read in its place, perhaps on another thread
+  ska::flat_hash_set<uint32_t> groups;
+  for (const TapeValue& value : values_) {
+    if (value.storage == storage && !value.weak.expired()) groups.insert(value.group);
+  }
+  if (groups.empty()) return;
+  const auto concerned = [&](TapeValueId v) { return groups.count(values_[v].group) > 0; };
+  const auto makes_graph = [&](const TapeOp& op) {
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
+  };
+  for (const TapeOp& op : ops_) {
+    if (!makes_graph(op)) continue;
+    const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return concerned(ref.value); });
+    const bool gives = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && concerned(out); });
+    if ((reads && !gives) || (gives && (op.in_place || may_save_result(op.op.schema())))) return cut();
+    // A view of it shares its memory, and its graph saves nothing.
+    if (reads && may_save_operands(op.op.schema())) return cut();
+  }
+  keep_before_write(tensor);
+  for (TapeValueId v = 0; v < values_.size(); ++v) {
+    TapeValue& value = values_[v];
+    if (!concerned(v)) continue;
+    if (!value.is_capture() && value.differentiable()) {
+      value.exchanged = true;
+      groups_[value.group].pinned = true;
+      continue;
+    }
+    if (find(value.weak._unsafe_get_target()) == v) index_.erase(value.weak._unsafe_get_target());
+    if (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target()) continue;  // a copy
+    value.weak.reset();
+    value.strong.reset();
+  }
 }
 
 void Tape::discard() {

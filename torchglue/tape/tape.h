@@ -62,6 +62,7 @@ struct TapeValue {
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
   bool is_view = false;                   // shares the storage of an input of its producer
+  bool exchanged = false;                 // its tensor holds what other processes sent, see Note [Collectives on the tape]
   int64_t small = 0;                      // bytes, as counted in Tape::held_small_
 
   bool is_capture() const { return producer == kNoProducer; }
@@ -113,6 +114,9 @@ class Tape {
   void begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
   void commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   void discard();
+
+  // A collective operation is about to read the tensor's memory, or to write to it.
+  void exchange(const at::Tensor& tensor, bool written);
 
   // Drops everything: the step is over.
   void cut();
