@@ -1,5 +1,6 @@
 #include "torchglue/region/deferred.h"
 
+#include <mutex>
 #include <string_view>
 
 #include "torchglue/compat/storage.h"

@@ -6,9 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/region/region.h"
 
 namespace koila {
@@ -50,7 +50,7 @@ class DeferredRegistry {
   bool any() const { return !impls_.empty() || !storages_.empty(); }
 
  private:
-  mutable std::mutex mutex_;
+  mutable ForkLock mutex_;
   ska::flat_hash_map<const c10::TensorImpl*, Entry> impls_;
   ska::flat_hash_map<const c10::StorageImpl*, std::pair<Region*, uint32_t>> storages_;
 };
