@@ -200,7 +200,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
       // Where something of it was split from its first operator on, the rest is what a stage's collective left to do.
       if (s.live_regions().empty()) s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
     }
-    if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    if (!split.empty()) {
+      const Offload::Backward split_already(s.offload, [] { return false; });
+      return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    }
   }
 
   std::optional<InterruptedPass> pass;
@@ -236,6 +239,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     const auto remaining = pass->remaining(roots, outputs);
     const edge_list split = split_step(roots, outputs, create_graph, &oom);
     if (!remaining) return {};
+    const Offload::Backward split_already(s.offload, [] { return false; });
     return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
   } catch (const CannotConvert& why) {
     reason = why.what();
