@@ -99,9 +99,17 @@ void before_capture() {
 
 // Note [Fork]
 // A forked child has one thread and a copy of everything. Its tape and regions would go on holding the parent's step; they are emptied,
-// by leaking what lies there: destructors may take locks that another thread of the parent held.
+// by leaking what lies there: it may be half changed, where another thread of the parent was at work on it. For locks see Note [Locks and forks].
 void in_child() {
   Session& s = session();
+  if (std::this_thread::get_id() != s.owner) {  // who was in the middle of something
+    new (&s.signatures) Signatures;
+    new (&s.masks) Masks;
+    new (&s.verified) decltype(s.verified);
+    new (&s.updated) decltype(s.updated);
+    new (&s.run_whole) decltype(s.run_whole);
+    s.converting = s.forward_again = s.in_checkpoint = s.functions = false;
+  }
   new (&s.tape) Tape;
   new (&s.outer_tapes) std::vector<Tape>;
   new (&s.marks) Marks;
@@ -113,7 +121,6 @@ void in_child() {
   new (&raw_memory()) RawMemory;
   s.engine_depth = 0;
   s.owner = std::this_thread::get_id();
-  renew_user_rules_lock();
 }
 
 void say_of_rules(const std::string& message) { session().warn(message); }

@@ -3,10 +3,10 @@
 #include <torch/library.h>
 
 #include <optional>
-#include <utility>
 
 #include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
+#include "torchglue/in_checkpoint.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -20,16 +20,6 @@
 namespace koila {
 
 namespace {
-
-// Note [Saved-tensor hooks beside a region]
-// A checkpoint counts what its operators save, and matches that by number with what its second run saves. Split operators save nothing
-// through the hooks; so that the numbers agree up to there, nothing after the first of them does.
-struct InCheckpoint {
-  ~InCheckpoint() { session().in_checkpoint = before; }
-
-  NoSavedTensorHooksGuard no_hooks;
-  const bool before = std::exchange(session().in_checkpoint, true);
-};
 
 // A tensor whose sizes, or whole meaning, are Python's: also where PyTorch has left Python out for the moment, as it does while it makes one.
 bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
@@ -54,7 +44,7 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   if (raw_memory().any() && op_traits(op).silent_effect) silent.emplace(running_statistics(op.schema(), torch::jit::last(*stack, op.schema().arguments().size())));
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
-  if (deferred_registry().any() && s.engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks()) in_checkpoint.emplace();
+  if (InCheckpoint::begins()) in_checkpoint.emplace();
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);

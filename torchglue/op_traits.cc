@@ -24,6 +24,14 @@ uint64_t hash_of_name(const std::string& name) {
 
 namespace {
 
+// A recurrent layer over a packed sequence. Each of its steps has as many rows as there are sequences that go on, so that taken apart each would be split by
+// itself, into hundreds of small regions along whatever dimension it has.
+bool is_packed_layer(const c10::FunctionSchema& schema) {
+  if (schema.overload_name() != "data") return false;
+  const std::string& name = schema.name();
+  return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu";
+}
+
 OpTraits examine(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpTraits traits;
@@ -54,7 +62,8 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
                      !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-                     !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA);
+                     !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA) &&
+                     !is_packed_layer(schema);
   traits.reads_value = schema.name() == "aten::resolve_conj" || schema.name() == "aten::resolve_neg";
   for (const char* name : {"aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
                            "aten::_batch_norm_impl_index"}) {

@@ -56,6 +56,11 @@ bool made_by_torch(const Python& python, PyObject* function) {
 
 }  // namespace
 
+bool is_hook_of_torch(PyObject* function) {
+  const Python* python = Python::loaded();
+  return python != nullptr && made_by_torch(*python, function);
+}
+
 bool foreign_saved_tensor_hooks() {
   const at::impl::SavedTensorDefaultHooksTLS& hooks = at::SavedTensorDefaultHooks::get_tls_state();
   if (hooks.stack.empty()) return false;

@@ -1,6 +1,8 @@
 // Whose saved-tensor hooks are on.
 #pragma once
 
+#include <c10/util/python_stub.h>
+
 namespace koila {
 
 // Note [Saved-tensor hooks]
@@ -11,5 +13,8 @@ namespace koila {
 
 // Whether the hooks in force are not torch's own. False when there are none. May take Python's lock.
 bool foreign_saved_tensor_hooks();
+
+// Whether torch itself defines the function, which is one that packs. With Python's lock; leaves no error.
+bool is_hook_of_torch(PyObject* function);
 
 }  // namespace koila

@@ -44,8 +44,10 @@ class CallSites {
 
   const CallSite* add(Function function, const void* caller) {
     const CallSite* made = make(function, caller);
-    const std::lock_guard lock(mutex_);
-    if (used_ > kSize / 2) return made;  // of generated code without end, each call site is looked up at each call
+    // Of generated code without end, each call site is looked up at each call; and where another thread adds one, the next time. In the child of
+    // a fork it may do so for ever.
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || used_ > kSize / 2) return made;
     for (std::size_t i = first(function, caller);; i = (i + 1) % kSize) {
       const CallSite* site = sites_[i].load(std::memory_order_relaxed);
       if (site != nullptr && site->caller == caller && site->function == function) return site;

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "runtime/device_memory.h"
+#include "runtime/fork_lock.h"
 #include "shim/cuda/types.h"
 
 namespace koila::cuda {
@@ -23,12 +24,12 @@ class VirtualMemory {
   // A reference to the handle's memory goes: its own, or that of each mapping that begins in the range. `last` is called with each block that goes.
   template <class F>
   void released(AllocationHandle handle, F&& last) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     if (const auto gone = drop(handle)) last(*gone);
   }
   template <class F>
   void unmapped(DevicePointer address, std::size_t bytes, F&& last) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex());
     const auto begin = mappings_.lower_bound(address);
     const auto end = mappings_.lower_bound(address + bytes);
     for (auto it = begin; it != end; ++it) {
@@ -45,7 +46,12 @@ class VirtualMemory {
 
   std::optional<Block> drop(AllocationHandle handle);
 
-  std::mutex mutex_;
+  // There from the first call on: most processes that this library is loaded into have no such memory.
+  static ForkLock& mutex() {
+    static auto* mutex = new ForkLock;
+    return *mutex;
+  }
+
   std::map<AllocationHandle, Physical> physical_;
   std::map<DevicePointer, AllocationHandle> mappings_;
 };

@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
@@ -10,7 +11,7 @@ namespace koila {
 
 namespace {
 
-std::mutex mutex;
+ForkLock mutex;
 AllocationFailure last;
 
 }  // namespace

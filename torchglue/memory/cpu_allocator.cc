@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/memory/allocation_failure.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
@@ -63,7 +64,7 @@ class Served {
 
  private:
   std::atomic<int64_t> count_{0};
-  std::mutex mutex_;
+  ForkLock mutex_;
   std::unordered_map<void*, at::DataPtr> memory_;
 };
 

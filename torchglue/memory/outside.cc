@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/memory/spill.h"
 #include "torchglue/session.h"
 
@@ -38,7 +39,7 @@ struct Pool {
   int idle = 0;  // steps since anything was asked for
 };
 
-std::mutex mutex;
+ForkLock mutex;
 
 Pool& pool() {
   static auto* pool = new Pool;

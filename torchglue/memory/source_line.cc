@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/python_function.h"
 #include "torchglue/session.h"
 
@@ -82,7 +83,7 @@ struct HashFrames {
   }
 };
 
-std::mutex mutex;
+ForkLock mutex;
 ska::flat_hash_map<Frames, uint32_t, HashFrames>& known() {
   static auto* known = new ska::flat_hash_map<Frames, uint32_t, HashFrames>;
   return *known;

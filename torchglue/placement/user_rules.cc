@@ -9,11 +9,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "runtime/fork_lock.h"
 #include "runtime/rule_text.h"
 #include "torchglue/placement/operands.h"
 #include "torchglue/placement/schema_types.h"
@@ -179,7 +179,7 @@ namespace {
 
 // Everything that was written, by operator, and what has been made of it. Only grows.
 struct Book {
-  std::mutex mutex;
+  ForkLock mutex;
   std::map<std::string, std::deque<Line>, std::less<>> lines;  // by the operator's name
   struct Made {
     size_t lines = 0;  // that it was made of, and for which arguments: an operator may be defined anew
@@ -284,7 +284,5 @@ void user_rule_broken(const Rule& rule, const OpCall& call) {
 }
 
 void set_user_rules_log(void (*say)(const std::string&)) { book().say.store(say); }
-
-void renew_user_rules_lock() { new (&book().mutex) std::mutex; }
 
 }  // namespace koila

@@ -25,7 +25,4 @@ void user_rule_broken(const Rule& rule, const OpCall& call);
 // Where messages go: one line each. Null: nowhere.
 void set_user_rules_log(void (*say)(const std::string& message));
 
-// In the child of a fork: another thread of the parent may have held the lock.
-void renew_user_rules_lock();
-
 }  // namespace koila

@@ -11,6 +11,7 @@
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/placement/user_rules.h"
+#include "torchglue/stages/running_statistics.h"
 
 namespace koila {
 
@@ -320,6 +321,27 @@ struct Candidate {
   bool tried = false;
 };
 
+// Captures that are read as running statistics and as nothing else. Their features are no rows, however many there are of them: the rule for a batch norm
+// does not split them, and that something after it has as many rows is by chance.
+ska::flat_hash_set<TapeValueId> running_statistics_on(const Tape& tape) {
+  ska::flat_hash_set<TapeValueId> statistics, others;
+  for (const TapeOp& op : tape.ops()) {
+    const OpTraits& traits = op_traits(op.op);
+    for (const TapeRef& ref : op.refs) {
+      const bool statistic = traits.silent_effect && is_running_statistic(op.op.schema().arguments()[ref.arg].name());
+      (statistic ? statistics : others).insert(ref.value);
+    }
+  }
+  for (TapeValueId v : others) statistics.erase(v);
+  return statistics;
+}
+
+// Whether the call in flight may do with less by this plan: split, or taken apart. One that runs whole needs what it needs.
+bool helps_the_call(const Tape& tape, const Plan& plan) {
+  if (plan.pending == Plan::Pending::kWhole) return op_traits(tape.pending()->op).composite;
+  return plan.pending != Plan::Pending::kNotReached;
+}
+
 // Every capture that goes along with the plan.
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
@@ -368,6 +390,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   }
   // Under no_grad it may be the optimizer that runs out, whose tensors are no batches.
   const bool updates = tape.pending() != nullptr && !tape.state(tape.pending()->state).grad_mode;
+  const auto statistics = running_statistics_on(tape);
   size_t tries = 0;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different. That is what a step within a
   // backward pass begins with.
@@ -378,13 +401,13 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
       if (!candidate || (value.differentiable() != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
-      if (updates && tape.sized_like_a_parameter(value)) continue;
+      if (statistics.count(v) > 0 || (updates && tape.sized_like_a_parameter(value))) continue;
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;
         const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
         const Plan plan = infer_placements(tape, value.sizes[dim], {seed});
-        if (plan.bytes > 0 || plan.pending != Plan::Pending::kNotReached) candidates.push_back({seed, value.sizes[dim], score(plan)});
+        if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, value.sizes[dim], score(plan)});
       }
     }
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
@@ -397,14 +420,15 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       Plan wide = widen(tape, infer_placements(tape, candidate.batch, {candidate.seed}), seen, score);
       plans.emplace_back(score(wide), std::move(wide));
     }
-    // Nearly as good counts as equal. Then a batch that the inputs have as it is goes before one that they have a multiple of, by chance
-    // perhaps, and after that the better first seed decides.
+    // Nearly as good counts as equal. Then fewer operators without a rule for it decide: what comes after one of them is a guess. Then a batch that the
+    // inputs have as it is goes before one that they have a multiple of, by chance perhaps, and after that the better first seed decides.
     int64_t best = 0;
     for (const auto& [its_score, plan] : plans) best = std::max(best, std::get<2>(its_score));
     for (auto& [its_score, plan] : plans) std::get<2>(its_score) = std::min(std::get<2>(its_score), best / 5 * 4);
     const auto multiples = [](const Plan& plan) { return std::count_if(plan.seeds.begin(), plan.seeds.end(), [](const Seed& s) { return s.placement.inner > 1; }); };
     std::stable_sort(plans.begin(), plans.end(), [&](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first > b.first : multiples(a.second) < multiples(b.second);
+      if (a.first != b.first) return a.first > b.first;
+      return a.second.whole_ops != b.second.whole_ops ? a.second.whole_ops < b.second.whole_ops : multiples(a.second) < multiples(b.second);
     });
     for (auto& [its_score, plan] : plans) {
       if (wanted.feasible(plan)) return std::move(plan);

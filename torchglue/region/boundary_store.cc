@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <mutex>
 
 #include "torchglue/memory/outside.h"
 #include "torchglue/memory/spill.h"

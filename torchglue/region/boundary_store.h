@@ -7,7 +7,8 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
-#include <mutex>
+
+#include "runtime/fork_lock.h"
 
 namespace koila {
 
@@ -49,7 +50,7 @@ class BoundaryStore {
 
   // Steps for which boundaries still go outside at once: something had to be moved.
   int pressed_ = 0;
-  std::mutex mutex_;  // of inside_
+  ForkLock mutex_;  // of inside_
   ska::flat_hash_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> inside_;
 };
 

@@ -1,6 +1,7 @@
 #include "torchglue/region/deferred.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string_view>
 
 #include "torchglue/compat/storage.h"

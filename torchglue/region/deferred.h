@@ -7,9 +7,9 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/region/region.h"
 
 namespace koila {
@@ -59,7 +59,7 @@ class DeferredRegistry {
   void note_any() { any_.store(!impls_.empty() || !storages_.empty(), std::memory_order_relaxed); }
 
   std::atomic<bool> any_{false};
-  mutable std::mutex mutex_;
+  mutable ForkLock mutex_;
   ska::flat_hash_map<const c10::TensorImpl*, Entry> impls_;
   ska::flat_hash_map<const c10::StorageImpl*, std::pair<Region*, uint32_t>> storages_;
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> lost_;

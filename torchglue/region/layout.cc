@@ -99,7 +99,7 @@ std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef
 
 std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   constexpr size_t kAtMost = 4096;
-  static auto* known = new std::map<std::vector<int64_t>, std::vector<Layout>>;
+  static thread_local auto* known = new std::map<std::vector<int64_t>, std::vector<Layout>>;  // no lock that a forked child would wait for
   const auto key = key_on_meta(op, arguments);
   if (const auto it = known->find(key); it != known->end() && !key.empty()) return it->second;
   std::vector<Layout> layouts;

@@ -6,7 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/collectives.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
@@ -45,6 +47,8 @@ bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::I
   }
   return true;
 }
+
+ForkLock of_dead;  // of every region's list of tensors that died on other threads
 
 }  // namespace
 
@@ -540,7 +544,7 @@ void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
   if (session().owned_by_this_thread()) {
     bury(id, impl);
   } else {
-    const std::lock_guard lock(dead_mutex_);
+    const std::lock_guard lock(of_dead);
     dead_.emplace_back(id, impl);
   }
 }
@@ -548,7 +552,7 @@ void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
 void Region::bury_dead() {
   std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead;
   {
-    const std::lock_guard lock(dead_mutex_);
+    const std::lock_guard lock(of_dead);
     dead.swap(dead_);
   }
   for (const auto& [id, impl] : dead) bury(id, impl);

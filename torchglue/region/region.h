@@ -17,7 +17,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -390,8 +389,7 @@ class Region : public std::enable_shared_from_this<Region> {
   SideStream side_;
   Frame first_;                        // micro-batch 0, alongside the program
   torch::autograd::Node* node_ = nullptr;  // owned by the deferred tensors' gradient edges
-  std::mutex dead_mutex_;
-  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead_;  // deferred tensors that died on other threads
+  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead_;  // deferred tensors that died on other threads; under a lock of record.cc
 };
 
 }  // namespace koila

@@ -201,7 +201,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
       // Where something of it was split from its first operator on, the rest is what a stage's collective left to do.
       if (s.live_regions().empty()) s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
     }
-    if (!split.empty()) return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    if (!split.empty()) {
+      const Offload::Backward split_already(s.offload, [] { return false; });
+      return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    }
   }
 
   EngineCallbacks callbacks;
@@ -240,7 +243,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     const edge_list split = split_step(roots, outputs, create_graph, &oom);
     callbacks.pass_over();
     variable_list gradients;
-    if (remaining) gradients = run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
+    if (remaining) {
+      const Offload::Backward split_already(s.offload, [] { return false; });
+      gradients = run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
+    }
     run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(engine, from, with, false, false, true, {}); });
     return gradients;
   } catch (const CannotConvert& why) {

@@ -18,6 +18,7 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/eager.h"
+#include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
@@ -73,6 +74,16 @@ class RealValues {
     }
     for (const TapeRef& ref : op.refs) {
       if (!is_dropped(op, ref)) check(ref.value, ref.version, depth + 1);
+    }
+  }
+
+  // Keeps what get() of the value will need: the graphs that hold it may go on the way.
+  void keep(TapeValueId v) {
+    const TapeValue& value = tape_.values()[v];
+    if (!kept_.emplace(v, value.lock()).second || value.is_capture() || (kept_.at(v).defined() && !anew(value))) return;
+    const TapeOp& op = tape_.ops()[value.producer];
+    for (const TapeRef& ref : op.refs) {
+      if (!is_dropped(op, ref)) keep(ref.value);
     }
   }
 
@@ -159,7 +170,7 @@ class RealValues {
 
   const Tape& tape_;
   Graphs graphs_;
-  ska::flat_hash_map<TapeValueId, at::Tensor> made_;
+  ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
 };
 
 // The storage of a dead value that an alias keeps alive, or none.
@@ -409,6 +420,14 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
 
   const c10::DispatchKeySet keys = tape.values()[plan.seeds[0].value].lock().key_set();
 
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    const TapeOp& op = tape.ops()[i];
+    for (const TapeRef& ref : op.refs) {
+      if (!is_dropped(op, ref) && (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value))) real.keep(ref.value);
+    }
+  }
+
   // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
   // saved tensor, a view) lets go of it too.
   ska::flat_hash_set<uint32_t> stays;  // what seeds, and values that are taken as they are, and their views look at
@@ -430,6 +449,12 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   }
 
   release_cached_blocks(device);
+
+  // Note [No way back]
+  // From here on tensors of the program have no memory, so nothing that can be refused is found out any more: that is what check_convertible() is for. What
+  // turns out otherwise than planned (an operator that does not join after all) runs as if the program called it now, which is always right. What there
+  // is no room for at the full batch is served from outside, where rung 2 may; else the whole step is refused.
+  const Offload::MustNotFail no_way_back;
 
   const int64_t micro_batch = s.current ? s.current->micro_batch() : begin_step(seeds, plan.batch, device);
   for (const Seed& seed : plan.seeds) {

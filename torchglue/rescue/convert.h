@@ -13,7 +13,7 @@
 
 namespace koila {
 
-// Why a step on the tape cannot be converted: a sentence for the user. Nothing has been changed.
+// Why a step on the tape cannot be converted: a sentence for the user. Nothing has been changed: see Note [No way back].
 struct CannotConvert : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

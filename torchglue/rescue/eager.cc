@@ -8,8 +8,10 @@
 #include "torchglue/collectives.h"
 #include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
+#include "torchglue/in_checkpoint.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/pack_once.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
@@ -106,7 +108,7 @@ bool is_in_step(at::ArrayRef<c10::IValue> arguments) {
 }
 
 void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
-            std::optional<RandomState>& before, std::exception_ptr ran_out) {
+            std::optional<RandomState>& before, PackOnce& packs, std::exception_ptr ran_out) {
   Session& s = session();
   const OutOfMemory oom = describe_out_of_memory(op.schema().name());
   const bool in_step = is_in_step(arguments.values());
@@ -117,6 +119,11 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
     std::rethrow_exception(ran_out);
   }
   const InRescue within(op);
+  if (!packs.may_run_again()) {
+    s.tape.discard();
+    report_refusal(oom, "a saved-tensor hook of the program's own ran out, and may have done part of its work.", 0);
+    std::rethrow_exception(ran_out);
+  }
   try {
     if (statistics != nullptr && !statistics->restore()) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
@@ -148,8 +155,11 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   const auto came_through = [&] {
     if (before) before->restore();
     arguments.put_back(*stack);
+    packs.begin_again();
+    std::optional<InCheckpoint> in_checkpoint;
+    if (InCheckpoint::begins()) in_checkpoint.emplace();
     try {
-      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { run_plainly(op, keys, stack); });
+      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
       return true;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
@@ -159,13 +169,13 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   // Each time another region has halved its micro-batch; a call that makes regions of
   // its own on every try would never end.
   constexpr int kTriesAtMost = 24;
-  for (int tries = 0; tries < kTriesAtMost && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
+  for (int tries = 0; tries < kTriesAtMost && packs.may_run_again() && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
     reason = "it does not fit beside one row of the batch.";
     if (came_through()) return;
     if (statistics != nullptr) statistics->restore();
   }
   s.tape.discard();
-  if (in_step && may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
+  if (in_step && packs.may_run_again() && may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
     if (came_through()) {
       s.offload.came_through(oom);
       return;
@@ -187,20 +197,22 @@ void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argum
 
 // Rung 0.
 bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments,
-           const std::optional<WrittenArguments>& written, const std::optional<SavedStatistics>& statistics, std::optional<RandomState>& before) {
-  for (int tries = 0;;) {
+           const std::optional<WrittenArguments>& written, const std::optional<SavedStatistics>& statistics, std::optional<RandomState>& before,
+           PackOnce& packs) {
+  for (int tries = 0; packs.may_run_again();) {
     const OutOfMemory oom = describe_out_of_memory(op.schema().name());
     if (!worth_another_try(oom, tries, /*micro_batch=*/false) || (written && !written->make_as_before(op, arguments.values())) || (statistics && !statistics->restore())) return false;
     if (before) before->restore();
     arguments.put_back(*stack);
     try {
-      call_kernel([&] { run_plainly(op, keys, stack); });
+      call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
       report_rescue(oom, KOILA_RUNG_RETRY);
       return true;
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) throw;
     }
   }
+  return false;
 }
 
 // Of the generator that a call with such arguments draws from, where that costs little: what is drawn again must be drawn the same. See also
@@ -296,9 +308,10 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (traits.silent_effect) statistics.emplace(op.schema(), arguments.values());
   std::optional<WrittenArguments> written;
   if (traits.writes && !traits.foreach) written.emplace(op, arguments.values());
+  PackOnce packs;
   try {
     const Offload::MustNotFail must_not(traits.writes && (s.had_backward || c10::AutogradState::get_tls_state().get_grad_mode()));
-    call_kernel([&] { run_plainly(op, keys, stack); });
+    call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
       s.tape.discard();
@@ -310,11 +323,11 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const bool may_retry = (!traits.writes || written) && (!traits.random || before);
   if (ran_out) {
     LeftByFailure left(op, arguments.values(), before, statistics);
-    if (may_retry && retry(op, keys, stack, arguments, written, statistics, before)) {
+    if (may_retry && retry(op, keys, stack, arguments, written, statistics, before, packs)) {
       ran_out = nullptr;
     } else {
       try {
-        rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, std::move(ran_out));
+        rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, packs, std::move(ran_out));
       } catch (...) {
         left.put_back();
         throw;
