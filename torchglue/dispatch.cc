@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "torchglue/collectives.h"
+#include "torchglue/followed.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
@@ -192,6 +193,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
 // it can be is for the rules to say.
 void mark_results(const std::vector<SplitArgument>& split, at::ArrayRef<c10::IValue> results) {
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+    if (!follows(*t.unsafeGetTensorImpl())) return;
     for (const SplitArgument& a : split) {
       if (!a.placement.is_shard() || a.placement.dim >= t.dim() || t.device() != a.tensor.device()) continue;
       if (t.size(a.placement.dim) != a.placement.extent(a.batch)) continue;
@@ -416,6 +418,40 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
   }
 }
 
+// Note [Changes of metadata]
+// squeeze_, unsqueeze_ and t_ write nothing to memory: the program's tensor looks at it in another way from then on. What a region would write to its
+// own tensor shows nowhere, so the view is made instead, split as its rule says, and the program's tensor takes its place.
+std::optional<c10::OperatorHandle> view_instead(const c10::OperatorHandle& op) {
+  const std::string twin(functional_twin(op.schema().name()));
+  return twin.empty() ? std::nullopt : c10::Dispatcher::singleton().findSchema({twin, op.schema().overload_name()});
+}
+
+void change_metadata(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const at::Tensor x = arguments[0].toTensor();
+  const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
+  std::optional<Mark> mark;
+  if (const auto view = view_instead(op)) {
+    torch::jit::Stack made(arguments.begin(), arguments.end());
+    view->callBoxed(made);
+    const at::Tensor seen = made[0].toTensor();
+    const auto as_view = deferred_registry().find(seen.unsafeGetTensorImpl());
+    if (entry.region != nullptr && as_view.region == entry.region && !entry.region->materialised(entry.value)) {
+      if (seen.is_same(x)) return put_results(stack, arguments.size(), {x});
+      c10::TensorImpl* impl = x.unsafeGetTensorImpl();
+      impl->set_sizes_and_strides(seen.sizes(), seen.strides(), seen.storage_offset());
+      impl->bump_version();
+      entry.region->shared_from_this()->rebind(as_view.value, x);
+      return put_results(stack, arguments.size(), {x});
+    }
+    if (const Mark* found = session().marks.find(seen.unsafeGetTensorImpl())) mark = *found;
+  }
+  if (entry.region != nullptr) entry.region->shared_from_this()->hand_over(entry.value, x, /*whole=*/true);
+  session().marks.remove(x.unsafeGetTensorImpl());
+  run_eagerly(op, keys, stack);
+  if (mark) session().marks.add(x, mark->placement, mark->batch, mark->micro_batch);
+}
+
 bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OpTraits& traits = op_traits(op);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
@@ -436,6 +472,10 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       if (changed) continue;
     }
     if (q.split.empty()) return traits.creates >= 0 && create_lazily(op, traits, stack, q);
+    if (traits.metadata && traits.in_place && op.schema().name() != "aten::detach_") {
+      change_metadata(op, keys, stack);
+      return true;
+    }
     const auto region = choose_region(q);
     if (!region) continue;
 
@@ -486,6 +526,29 @@ bool lazy_possible() {
   return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.named.any() || s.lazy();
 }
 
+void before_call_elsewhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  const bool in_step = s.engine_depth == 0 || s.replays();  // else the pass is the engine's, and tape and graph are not touched
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (in_step && op_traits(op).writes) settle_writes(op, arguments);
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+    if (entry.region != nullptr) {
+      const auto region = entry.region->shared_from_this();
+      region->materialise({entry.value});
+      if (in_step && grad_mode && t.requires_grad()) region->consume(entry.value);
+    } else if (deferred_registry().any()) {
+      materialise_tensor(t);
+    }
+    if (in_step) s.tape.settle(t);
+  });
+  if (!in_step || !op_traits(op).writes) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+    if (entry.region != nullptr) entry.region->shared_from_this()->hand_out_group(entry.value);
+  });
+}
+
 bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (op_traits(op).collective) {
     run_collective(op, keys, stack);
@@ -496,10 +559,11 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     Depth() { ++depth; }
     ~Depth() { --depth; }
   } const guard;
+  const int64_t told = refusals_told();
   try {
     return try_dispatch_lazily(op, keys, stack);
   } catch (const std::exception& error) {
-    if (depth == 1 && !in_rescue() && !session().converting && is_out_of_memory(error)) {
+    if (depth == 1 && !in_rescue() && !session().converting && is_out_of_memory(error) && refusals_told() == told) {
       report_refusal(describe_out_of_memory(op.schema().name()), "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
     }
     throw;

@@ -14,4 +14,7 @@ bool lazy_possible();
 // Throws what the operator throws, and out of memory when not even one row fits.
 bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
+// Before a call that koila leaves alone, see Note [Where koila works]: its arguments are ordinary tensors from here on.
+void before_call_elsewhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
+
 }  // namespace koila

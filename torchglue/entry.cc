@@ -15,6 +15,7 @@
 #include "torchglue/region/reducer.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/rescue/engine_callbacks.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -35,7 +36,7 @@ struct RawReaders {
 
 void prepare(const at::Tensor& tensor) {
   const NoRawAccess koila;
-  materialise_tensor(tensor);
+  watched_read([&] { materialise_tensor(tensor); });
   Session& s = session();
   if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin(tensor); });
 }
@@ -47,7 +48,7 @@ void* to_numpy(const at::Tensor& tensor, bool force) {
 
 void* wrap_storage(c10::Storage storage) {
   const NoRawAccess koila;
-  materialise_storage(storage.unsafeGetStorageImpl());
+  watched_read([&] { materialise_storage(storage.unsafeGetStorageImpl()); });
   Session& s = session();
   if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin_storage(storage.unsafeGetStorageImpl()); });
   return real.wrap_storage(std::move(storage));
@@ -94,7 +95,7 @@ void redirect(const koila_redirect& entry, F& real_function, F own) {
 
 void before_capture() {
   Session& s = session();
-  if (s.rescue && std::this_thread::get_id() == s.owner) s.settle();
+  if (s.rescue && std::this_thread::get_id() == s.owner) watched_read([&] { s.settle(); });
 }
 
 // Note [Fork]

@@ -7,12 +7,14 @@
 #include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/in_checkpoint.h"
+#include "torchglue/followed.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 #include "torchglue/tls.h"
@@ -31,14 +33,19 @@ bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack
   return false;
 }
 
-void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  Session& s = session();
-  const OpInProgress in_progress(op);
-  if (s.meets_cuda()) attach_cuda_allocator();
-  if (!s.rescue || keys.has_any(kStayOut) || s.capturing() || any_of_python(op, *stack)) {
-    run_plainly(op, keys, stack);
-    return;
+// Why koila leaves the call alone; null: it does not.
+const char* reason_to_stay_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+  if (keys.has_any(kStayOut)) {
+    return keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}))
+               ? "it happened below a Python dispatch mode or in a tensor subclass (__torch_dispatch__), which give operators another meaning."
+               : "it happened in a functorch transform, or while operators are traced, which gives them another meaning.";
   }
+  if (session().capturing()) return "it happened while a CUDA graph is captured.";
+  return any_of_python(op, stack) ? "it happened in a tensor subclass (__torch_dispatch__), which gives operators another meaning." : nullptr;
+}
+
+void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Session& s = session();
   if (raw_memory().is_fresh()) raw_memory().look();
   std::optional<SilentWrite> silent;
   if (raw_memory().any() && op_traits(op).silent_effect) silent.emplace(running_statistics(op.schema(), torch::jit::last(*stack, op.schema().arguments().size())));
@@ -51,6 +58,32 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     return;
   }
   run_eagerly(op, keys, stack);
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  Session& s = session();
+  const OpInProgress in_progress(op);
+  if (s.meets_cuda()) attach_cuda_allocator();
+  if (!s.rescue) {
+    run_plainly(op, keys, stack);
+    return;
+  }
+  const OutOfMemoryWatch watch(op.schema().name());
+  const char* alone = reason_to_stay_out(op, keys, *stack);
+  try {
+    if (alone != nullptr) {
+      run_plainly(op, keys, stack);
+    } else if (const auto arguments = torch::jit::last(*stack, op.schema().arguments().size()); is_elsewhere(keys, arguments)) {
+      alone = "it happened in an operator on a nested tensor, or on a device that koila does not work on.";
+      before_call_elsewhere(op, arguments);
+      run_plainly(op, keys, stack);
+    } else {
+      follow(op, keys, stack);
+    }
+  } catch (const std::exception& error) {
+    watch.leaves(error, alone != nullptr ? alone : "what ran out could not be made again.");
+    throw;
+  }
 }
 
 }  // namespace

@@ -40,6 +40,23 @@ class Found:
     whole: tuple
 
 
+def key(order):
+    """What tells an order from the others of a run."""
+    return order.kind, order.name, order.dtype
+
+
+def read(path):
+    """What an earlier run wrote (--raw): whole orders, each of them when it was done."""
+    found = []
+    if os.path.exists(path):
+        with open(path) as file:
+            for line in file:
+                if line.endswith("\n"):
+                    fields = json.loads(line)
+                    found.append(Found(**{**fields, "order": Order(**fields["order"]), "whole": tuple(fields["whole"])}))
+    return found
+
+
 class Worker:
     def __init__(self, environment):
         self.environment = environment

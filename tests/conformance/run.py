@@ -3,6 +3,7 @@
     scripts/conformance --write docs/conformance.md   all of it, some ten minutes on two cores
     scripts/conformance --only 'linalg.*'             prints what it finds for some
     scripts/conformance --sample 3 --seed 7           three samples of each operator
+    scripts/conformance --raw FILE --resume           every sample of each; what FILE has of an earlier run is not run again
 """
 
 import argparse
@@ -26,23 +27,29 @@ def main():
     parser.add_argument("--seed", default="0", help="which samples")
     parser.add_argument("--jobs", type=int, default=driver.default_jobs())
     parser.add_argument("--write", metavar="FILE", help="the table as Markdown")
-    parser.add_argument("--raw", metavar="FILE", help="every verdict as JSON lines")
+    parser.add_argument("--raw", metavar="FILE", help="every verdict as JSON lines, written as they come")
+    parser.add_argument("--resume", action="store_true", help="go on from what --raw has")
     args = parser.parse_args()
 
     started = time.monotonic()
+    if args.resume and not args.raw:
+        parser.error("--resume goes on from the file of --raw")
+    before = driver.read(args.raw) if args.resume else []
+    raw = open(args.raw, "a" if args.resume else "w") if args.raw else None
 
     def progress(done, total, found):
+        if raw is not None:
+            raw.writelines(json.dumps(driver.dataclasses.asdict(f)) + "\n" for f in found)
+            raw.flush()
         for f in found:
             if f.outcome in ("wrong", "error", "crashed", "refused"):
                 print(f"\r{f.outcome}: {f.call}: {f.detail}", flush=True)
         if sys.stdout.isatty():
             print(f"\r{done}/{total}", end="", flush=True)
 
-    found = driver.run(driver.orders(args.only, args.dtype, args.sample, args.seed), args.jobs, progress)
-    if args.raw:
-        with open(args.raw, "w") as file:
-            for f in found:
-                file.write(json.dumps(driver.dataclasses.asdict(f)) + "\n")
+    done = {driver.key(f.order) for f in before}
+    orders = [order for order in driver.orders(args.only, args.dtype, args.sample, args.seed) if driver.key(order) not in done]
+    found = before + driver.run(orders, args.jobs, progress)
     summary = table.Summary(found)
     print(summary.text(details=args.only is not None))
     print(f"{time.monotonic() - started:.0f} s")

@@ -939,6 +939,19 @@ class NestedFromHidden(Sequences):
 
 
 @family
+class NestedStridedFromHidden(Sequences):
+    """The older kind of nested tensor, which is no class of Python's."""
+
+    def loss(self, model, x, y):
+        h = torch.tanh(model[0](x))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nested = torch.nested.as_nested_tensor([row[:1 + i % self.length] for i, row in enumerate(h)])
+            padded = torch.nested.to_padded_tensor(nested * 2, 0.0, output_size=(len(x), self.length, HIDDEN))
+        return F.cross_entropy(outputs_of(model, h + padded).flatten(0, 1), y.flatten())
+
+
+@family
 class OperatorsCounted(Step):
     """A dispatch mode counts floating-point operations; a function mode sees calls."""
 

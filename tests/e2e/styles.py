@@ -7,7 +7,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torch.utils.checkpoint
 
-from models import Images, LanguageModel, GptNet, Vectors
+from models import Images, LanguageModel, GptNet, Tokens, Vectors
 from task import Task, family
 
 
@@ -529,6 +529,42 @@ class Evaluation(SmallNet):
         model.train()
 
     symmetric = False
+
+
+@family
+class EvaluationWithPadding(Tokens):
+    """In evaluation mode PyTorch's encoder lays rows of different lengths into a nested tensor, which has no sizes."""
+
+    symmetric = False  # a row's length is its place's
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Embedding(40, 16)
+            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), 2)
+            self.head = nn.Linear(16, 10)
+
+        def forward(self, tokens, lengths):
+            padding = torch.arange(tokens.size(1)) >= lengths[:, None]
+            return self.head(self.encoder(self.token(tokens), src_key_padding_mask=padding)[:, 0])
+
+    def model(self):
+        return self.Net()
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        lengths = 1 + torch.arange(len(x)) % (self.length - 1)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, lengths), y)
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            record.value("evaluation", model(x[:3], lengths[:3]))
+        record.value("evaluation loss", F.cross_entropy(model(x[:3], lengths[:3]), y[:3]))
+        model.train()
+        record.value("loss", loss)
 
 
 @family

@@ -19,8 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "torchglue/interceptor.h"
+#include "torchglue/followed.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -40,10 +41,7 @@ bool is_split_in_this_step(const at::Tensor& x) {
 }
 
 // Whether rows of it can be told apart here.
-bool has_rows(const at::Tensor& x) {
-  const c10::TensorImpl& impl = *x.unsafeGetTensorImpl();
-  return !impl.key_set().has_any(kStayOut) && !impl.has_symbolic_sizes_strides();
-}
+bool has_rows(const at::Tensor& x) { return follows(*x.unsafeGetTensorImpl()); }
 
 at::Tensor lazy(const at::Tensor& x, int64_t dim, int64_t micro_batch) {
   TORCH_CHECK_VALUE(x.dim() > 0, "koila::lazy: the tensor has no dimensions, and so no rows to split it by");
@@ -81,7 +79,9 @@ std::string placement(const at::Tensor& x) {
 std::vector<std::string> run_whole() { return std::exchange(session().run_whole, {}); }
 
 void settle() {
-  if (at_work()) session().settle();
+  if (!at_work()) return;
+  static const std::string name = "koila::settle";
+  watched(name, "one row of the batch, or a full-size result that the program holds, does not fit.", [] { session().settle(); });
 }
 
 TORCH_LIBRARY_FRAGMENT(koila, m) {

@@ -3,6 +3,7 @@
 #include "torchglue/region/node.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -84,8 +85,8 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
     total = total.defined() ? total + gradient : std::move(gradient);
   } else if (total.defined()) {
     total.add_(gradient);
-  } else if (c10::isReducedFloatingType(gradient.scalar_type()) && rows.count() < batch_) {
-    total = gradient.to(at::kFloat);
+  } else if (const auto type = at::toOpMathType(gradient.scalar_type()); type != gradient.scalar_type() && rows.count() < batch_) {
+    total = gradient.to(type);
   } else {
     // The engine gave it away when nobody else holds it; an expanded or shared one is copied.
     const bool ours = gradient.use_count() == 1 && gradient.has_storage() && gradient.storage().use_count() == 1 &&
@@ -216,7 +217,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
       edges.push_back(torch::autograd::impl::gradient_edge(local));
       const Placement& placement = values_[value].placement;
       const at::NoGradGuard no_grad;
-      parts.push_back(placement.is_shard() ? slice_rows(gradient, placement, batch_, frame.rows) : gradient);
+      parts.push_back(placement.is_shard() ? slice_rows(gradient, placement, batch_, frame.rows) : gradient.to(local.scalar_type()));
     }
     frame.values.clear();
     frame.uses.clear();

@@ -6,6 +6,7 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/events.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
 #include "torchglue/tensor_memory.h"
 
@@ -104,7 +105,7 @@ void before_raw_access(const c10::TensorImpl& tensor) {
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage == nullptr || (s.tape.empty() && !deferred_registry().any() && s.live_regions().empty())) return;
   const NoRawAccess koila;
-  materialise_storage(storage);
+  watched_read([&] { materialise_storage(storage); });
   const at::Tensor handle(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor)));
   s.pin([&](Tape& tape) { tape.pin(handle); });
   if (matters(s, tensor, storage)) raw_memory().note(tensor);

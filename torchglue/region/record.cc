@@ -1,6 +1,7 @@
 // Operators join a region.
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/OpMathType.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/variable.h>
@@ -10,6 +11,7 @@
 
 #include "runtime/fork_lock.h"
 #include "torchglue/collectives.h"
+#include "torchglue/followed.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -29,11 +31,43 @@ namespace koila {
 
 namespace {
 
+struct NotDense : CannotJoin {
+  const char* what() const noexcept override { return "a result that is no dense tensor"; }
+};
+
 // contiguous() of one row may find nothing to do where the full batch is copied: then micro-batches clone, which takes the same arguments.
 bool copies_at_full_size(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   if (op.schema().name() != "aten::contiguous") return false;
   const auto format = arguments[1].isNone() ? c10::MemoryFormat::Contiguous : arguments[1].toMemoryFormat();
   return !arguments[0].toTensor().is_contiguous(format);
+}
+
+// See Note [Sums of half precision].
+bool is_half(at::ScalarType type) { return at::toOpMathType(type) != type; }
+
+bool gives_partial(const Region::Call& call) {
+  return std::any_of(call.answer.outputs().begin(), call.answer.outputs().end(), [](const Placement& p) { return p.is_partial(); });
+}
+
+// The type of what it gives is asked for by its arguments, and is not its operand's.
+bool converts(const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  return name == "aten::to" || name == "aten::type_as" || name == "aten::_to_copy" || name == "aten::_autocast_to_reduced_precision" || name == "aten::_autocast_to_full_precision";
+}
+
+// Autocast rounds single precision to half on purpose, on the way into the operator.
+bool may_run_in_float(const Instruction& in, const Region::Call& call) {
+  if (in.keeps_float || converts(in.op) || !gives_partial(call)) return false;
+  if (in.state.excluded.has(c10::DispatchKey::AutocastCPU) && in.state.excluded.has(c10::DispatchKey::AutocastCUDA)) return true;
+  bool half = true;
+  for_each_tensor(call.arguments, [&](const at::Tensor& t, int, int) { half &= !can_be_scaled(t.scalar_type()) || is_half(t.scalar_type()); });
+  return half;
+}
+
+// The type that a result has for the program, whose sum runs in `local`'s. `first`: the operator's first operand, for the program.
+at::ScalarType type_for_program(at::ScalarType local, at::ScalarType first) {
+  if (local == at::toOpMathType(first)) return first;
+  return c10::isComplexType(first) && local == c10::toRealValueType(at::toOpMathType(first)) ? c10::toRealValueType(first) : local;
 }
 
 // A view made under no_grad says that it requires grad when its base does, and has no node.
@@ -152,6 +186,7 @@ Instruction Region::instruction_for(const Call& call) {
   if (in.random) in.seed = fresh_seed(device_);
   in.place = place_in_progress();
   in.scale_by_rows = call.answer.outputs_scaled_by_rows();
+  in.keeps_float = (traits.may_view || traits.in_place) && !converts(in.op) && gives_partial(call);
   const auto& asked = call.answer.args();
   in.arguments.resize(call.arguments.size());
   // Parameters get their gradients in the order of an operator's arguments, but for the weight of a linear layer, which it transposes. The
@@ -292,13 +327,35 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   const RegionWork work;
   const Offload::MayFail may_fail;
   torch::jit::Stack results;
+  torch::jit::Stack for_program;  // the results in the program's types, where they are others
+  const auto gives_half_sum = [&](const Instruction& in) {
+    if (!may_run_in_float(in, call)) return false;
+    bool half = false;
+    for_each_tensor(results, [&](const at::Tensor& t, int result, int) {
+      half |= static_cast<size_t>(result) < call.answer.outputs().size() && call.answer.outputs()[result].is_partial() && is_half(t.scalar_type());
+    });
+    return half;
+  };
+  const auto run_in_float = [&](Instruction& in) {
+    in.in_float = true;
+    try {
+      for_program = call_instruction(first_, in);
+      std::swap(results, for_program);
+    } catch (const std::exception& error) {  // its kernel may know half precision alone
+      in.in_float = false;
+      if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
+      forget_python_error(error);
+    }
+  };
   for (int tries = 0;;) {
     std::exception_ptr ran_out;
     try {
       if (!joined) joined.emplace(instruction_for(call));
       Instruction& in = *joined;
       catch_up();
+      in.in_float = false;
       results = call_instruction(first_, in);
+      if (gives_half_sum(in)) run_in_float(in);
       break;
     } catch (const std::exception& error) {  // an operator of the program's own may throw anything
       if (is_python_interrupt(error)) throw;
@@ -310,6 +367,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       ran_out = std::current_exception();
     }
     results.clear();
+    for_program.clear();
     if (try_again(tries) || make_room()) {
       drop_first_frame();
       continue;
@@ -338,6 +396,15 @@ std::vector<c10::IValue> Region::add(const Call& call) {
 
   std::optional<std::vector<Layout>> on_meta;
   std::optional<torch::jit::Stack> full_views;  // the operator run on the deferred tensors' metadata
+  // A tensor of the result's type for the program.
+  const auto as_for_program = [&](const at::Tensor& local, int result, int element) {
+    if (in.in_float) return element < 0 ? for_program[result].toTensor() : for_program[result].toListRef()[element].toTensor();
+    const auto type = in.keeps_float ? type_for_program(local.scalar_type(), locals.front().full->scalar_type()) : local.scalar_type();
+    if (type == local.scalar_type()) return local;
+    const NoInterceptGuard no_intercept;
+    const at::NoGradGuard no_grad;
+    return local.detach().to(type);
+  };
   int flat = 0;
   const auto one = [&](const at::Tensor& local, int result, int element) -> c10::IValue {
     ++flat;
@@ -345,6 +412,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       in.outputs.push_back(kNoValue);
       return at::Tensor();
     }
+    if (local.layout() != at::kStrided || !follows(*local.unsafeGetTensorImpl())) throw NotDense();
     const Placement placement = static_cast<size_t>(result) < call.answer.outputs().size() ? call.answer.outputs()[result] : Placement();
     const Local* same = nullptr;
     const Local* alias = nullptr;
@@ -412,8 +480,9 @@ std::vector<c10::IValue> Region::add(const Call& call) {
         if (meta.sizes == sizes && meta.dense && same_order(meta, local)) strides = meta.strides;
       }
     }
-    at::Tensor tensor = make_deferred(local, sizes, strides, 0,
-                                      empty_storage(at::detail::computeStorageNbytes(sizes, strides, local.element_size()), device_,
+    const at::Tensor like = as_for_program(local, result, element);
+    at::Tensor tensor = make_deferred(like, sizes, strides, 0,
+                                      empty_storage(at::detail::computeStorageNbytes(sizes, strides, like.element_size()), device_,
                                                     c10::GetAllocator(device_.type())));
     install(id, tensor);
     return tensor;
@@ -452,6 +521,9 @@ std::vector<c10::IValue> Region::add(const Call& call) {
 std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOutput> outputs) {
   const OpTraits& traits = op_traits(call.op);
   Instruction in = instruction_for(call);
+  if (!in.by_user && may_run_in_float(in, call)) {
+    in.in_float = std::any_of(outputs.begin(), outputs.end(), [](const KnownOutput& o) { return !o.handed_back.defined() && o.placement.is_partial() && is_half(o.dtype); });
+  }
   bool random = call.random;
   for (const Argument& argument : in.arguments) {
     for (const Operand& operand : argument.operands) {

@@ -93,6 +93,9 @@ struct Instruction {
   uint32_t place = 0;             // source line, where these are asked for
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1
+  // See Note [Sums of half precision].
+  bool in_float = false;     // runs on operands in single precision
+  bool keeps_float = false;  // a view of a sum, or a write to one: runs on what there is
 };
 
 // A tensor of the region: one identity, whatever is written to it in place.
@@ -318,7 +321,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void run(Frame& frame, size_t until, const Schedule* schedule);
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
-  at::Tensor operand(Frame& frame, const Operand& operand);
+  at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;

@@ -1,6 +1,7 @@
 // Micro-batches run, and deferred values get their full value.
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -164,7 +165,12 @@ void Region::send_out(const at::Tensor& full, const Placement& placement, Rows r
   });
 }
 
-at::Tensor Region::operand(Frame& frame, const Operand& operand) {
+// Note [Sums of half precision]
+// Plain PyTorch adds up the rows of a bfloat16 sum in single precision, and rounds once. So do micro-batches: an operator that makes a Partial of such a type
+// runs on its operands in single precision (Instruction::in_float), and what it gives stays so from operator to operator, up to the sum over all
+// micro-batches, which is rounded to the type that the program knows. Its gradient comes back the same way, and is rounded at the operands. Views of such a
+// sum, and what writes to it, run on it as it is (keeps_float); for any other operator it is rounded first.
+at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instruction& in) {
   at::Tensor local;
   switch (operand.kind) {
     case Operand::Kind::kUndefined:
@@ -176,6 +182,11 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand) {
     case Operand::Kind::kUse:
       local = use_local(frame, operand.id);
       break;
+  }
+  if (in.in_float) {
+    local = local.to(at::toOpMathType(local.scalar_type()));
+  } else if (operand.kind == Operand::Kind::kValue && !in.keeps_float && values_[operand.id].placement.is_partial()) {
+    local = local.to(values_[operand.id].dtype);
   }
   if (operand.weighted) {
     const bool number = local.unsafeGetTensorImpl()->is_wrapped_number();
@@ -195,19 +206,22 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
       if (argument.is_optional_list) {
         c10::List<std::optional<at::Tensor>> list;
         for (const Operand& o : argument.operands) {
-          list.push_back(o.kind == Operand::Kind::kUndefined ? std::nullopt : std::make_optional(operand(frame, o)));
+          list.push_back(o.kind == Operand::Kind::kUndefined ? std::nullopt : std::make_optional(operand(frame, o, in)));
         }
         stack.emplace_back(std::move(list));
       } else {
         c10::List<at::Tensor> list;
-        for (const Operand& o : argument.operands) list.push_back(operand(frame, o));
+        for (const Operand& o : argument.operands) list.push_back(operand(frame, o, in));
         stack.emplace_back(std::move(list));
       }
     } else if (argument.is_tensor) {
       const Operand& o = argument.operands[0];
-      stack.push_back(o.kind == Operand::Kind::kUndefined ? c10::IValue() : c10::IValue(operand(frame, o)));
+      stack.push_back(o.kind == Operand::Kind::kUndefined ? c10::IValue() : c10::IValue(operand(frame, o, in)));
     } else {
       c10::IValue value = argument.constant;
+      if (in.in_float && value.isInt() && in.op.schema().arguments()[stack.size()].name() == "dtype") {
+        value = static_cast<int64_t>(at::toOpMathType(static_cast<at::ScalarType>(value.toInt())));
+      }
       if (argument.weighted) {
         const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
         value = (value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble()) * weight;
@@ -227,6 +241,8 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   }
   const OpInProgress in_progress(in.op, in.place);
   const WhenScope when(KOILA_IN_FORWARD);
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (in.in_float) no_autocast.emplace(c10::autocast_dispatch_keyset);
   if (in.random) {
     // The draws of an operator depend on the rows alone, so that recomputation repeats them.
     const RandomScope random(device_, mix_seed(in.seed, static_cast<uint64_t>(frame.rows.begin), static_cast<uint64_t>(frame.rows.end)));
@@ -485,8 +501,8 @@ void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   held.full._set_neg(part.is_neg());
   if (value.placement.is_shard()) {
     send_out(held.full, value.placement, rows, part);
-  } else if (c10::isReducedFloatingType(value.dtype)) {  // summed in float32
-    held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(at::kFloat);
+  } else if (const auto type = at::toOpMathType(value.dtype); type != value.dtype) {
+    held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(type, /*non_blocking=*/false, /*copy=*/true);
     held.full.copy_(held.sum);
   } else if (held.until == 0) {
     held.full.copy_(part);

@@ -1,5 +1,6 @@
 #include "torchglue/rescue/backward.h"
 
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -23,6 +24,7 @@
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/ladder.h"
 #include "torchglue/rescue/oom.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
 #include "torchglue/session.h"
@@ -152,6 +154,13 @@ class StepWithin {
   StepWithin& operator=(const StepWithin&) = delete;
 };
 
+// torch.compile and torch.export run backward passes over tensors that are none, to record them: these are no steps of the program's.
+bool is_traced() {
+  using c10::impl::TorchDispatchModeKey;
+  using c10::impl::TorchDispatchModeTLS;
+  return TorchDispatchModeTLS::stack_len() > 0 && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) || TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
+}
+
 class Depth {
  public:
   explicit Depth(int& depth) : depth_(depth) { ++depth_; }
@@ -220,6 +229,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   };
   bool in_function = false;
   std::exception_ptr ran_out;
+  const int64_t told = refusals_told();
   try {
     const Offload::Backward backward(s.offload, can_be_split);
     return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
@@ -229,8 +239,8 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     ran_out = in_function ? std::current_exception() : kept_exception(error);
   }
   const OutOfMemory oom = describe_out_of_memory("backward");
-  if (!pass) {  // everything was split already, down to one row
-    report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
+  if (!pass) {  // everything was split already, down to one row; or a region has refused, and said why
+    if (refusals_told() == told) report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
     std::rethrow_exception(ran_out);
   }
 
@@ -255,7 +265,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     if (!is_out_of_memory(error)) throw;
     reason = reason_of(error);
   }
-  report_refusal(oom, reason, 0);
+  if (refusals_told() == told) report_refusal(oom, reason, 0);
   std::rethrow_exception(ran_out);
 }
 
@@ -266,6 +276,7 @@ void set_real_execute(ExecuteFn real) { real_execute = real; }
 variable_list execute(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
                       const edge_list& outputs) {
   Session& s = session();
+  if (is_traced()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   const NoRawAccess koila;
   std::optional<StepAccounts> accounts;
   if (torch::autograd::get_current_graph_task_id() == -1 && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
@@ -279,7 +290,9 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
     ~EndOfStep() { end_step(); }
   } end;
   const Depth depth(s.engine_depth);
-  return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  static const std::string name = "backward";
+  return watched(name, "what ran out is outside the split part of the step.",
+                 [&] { return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs); });
 }
 
 }  // namespace koila

@@ -227,7 +227,7 @@ std::optional<RandomState> random_state_of(at::ArrayRef<c10::IValue> arguments) 
     if (!device) device = t.device();
   });
   if (!device) device = at::kCPU;
-  if (!device->is_cpu() && !session().draws_whole()) return std::nullopt;
+  if (!device->is_cpu() && (!session().draws_whole() || !at::globalContext().hasCUDA())) return std::nullopt;
   return std::make_optional<RandomState>(*device);
 }
 

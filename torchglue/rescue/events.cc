@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -12,6 +13,8 @@
 namespace koila {
 
 namespace {
+
+std::atomic<int64_t> told{0};
 
 void report(const OutOfMemory& oom, int outcome, int rung, const std::string& reason, int64_t micro_batch, int64_t batch) {
   const Session& s = session();
@@ -44,7 +47,12 @@ void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) {
 
 void report_rescue(const OutOfMemory& oom, koila_rung rung) { report(oom, KOILA_RESCUED, rung, "", 0, 0); }
 
-void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) { report(oom, KOILA_REFUSED, 0, reason, 0, batch); }
+void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) {
+  report(oom, KOILA_REFUSED, 0, reason, 0, batch);
+  if (session().owned_by_this_thread()) told.fetch_add(1, std::memory_order_relaxed);
+}
+
+int64_t refusals_told() noexcept { return told.load(std::memory_order_relaxed); }
 
 std::string reason_of(const std::exception& error) {
   const auto* own = dynamic_cast<const c10::Error*>(&error);

@@ -29,6 +29,8 @@ void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch);
 // By another rung.
 void report_rescue(const OutOfMemory& oom, koila_rung rung);
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch);
+// Refusals reported so far, but for those of threads that koila does not follow: who throws an error on asks whether it has been told of.
+int64_t refusals_told() noexcept;
 
 // Begins the errors whose reason is koila's own; the reason follows.
 inline constexpr const char* kUnderKoila = "out of memory: this step runs in micro-batches under koila, and ";

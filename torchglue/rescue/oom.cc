@@ -54,5 +54,6 @@ bool ran_out_in_python(const std::exception& error) noexcept {
 }
 
 void allocator_ran_out() noexcept { allocator_failed = true; }
+bool take_allocator_ran_out() noexcept { return std::exchange(allocator_failed, false); }
 
 }  // namespace koila

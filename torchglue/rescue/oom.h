@@ -29,5 +29,7 @@ struct RanOutInPython : c10::OutOfMemoryError {
 
 // To be called where PyTorch's allocator has run out, on the thread that asked (its out-of-memory observer).
 void allocator_ran_out() noexcept;
+// Whether it has, on this thread, since somebody asked last whether an error is out of memory. Asked again: no.
+bool take_allocator_ran_out() noexcept;
 
 }  // namespace koila

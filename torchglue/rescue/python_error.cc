@@ -100,6 +100,13 @@ void throw_if_ran_out_in_python(const std::exception& error) {
   if (ran_out) throw RanOutInPython({__func__, __FILE__, __LINE__}, text);
 }
 
+bool says_out_of_memory(const std::exception& error) {
+  if (is_out_of_memory(error)) return true;
+  if (!is_python_error(error) || !python().here()) return false;
+  const PendingError pending(python());
+  return is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, pending.text()));
+}
+
 std::exception_ptr kept_exception(const std::exception& error) {
   try {
     throw_if_ran_out_in_python(error);

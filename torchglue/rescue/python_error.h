@@ -20,6 +20,9 @@ bool is_python_interrupt(const std::exception& error) noexcept;
 // handler.
 void throw_if_ran_out_in_python(const std::exception& error);
 
+// Whether it says that memory ran out, or the thread's pending error in Python does. Everything stays as it was.
+bool says_out_of_memory(const std::exception& error);
+
 // The exception being handled, to be kept for when nothing helps, as it was or, where memory ran out in Python code, made anew without a traceback.
 std::exception_ptr kept_exception(const std::exception& error);
 

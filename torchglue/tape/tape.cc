@@ -12,6 +12,7 @@
 
 #include "torchglue/collectives.h"
 #include "torchglue/facts/facts.h"
+#include "torchglue/followed.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/stages/running_statistics.h"
@@ -390,7 +391,7 @@ void Tape::discard() {
 
 void Tape::add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) {
   TapeOp& op = *pending_;
-  if (op.refs.empty() && tensor.nbytes() < kCreatedAtLeast) {  // a constant too small to be worth anything
+  if (op.refs.empty() && (tensor.layout() != c10::kStrided || tensor.nbytes() < kCreatedAtLeast)) {  // a constant too small to be worth anything
     op.outputs.push_back(kNoTapeValue);
     return;
   }
@@ -526,6 +527,12 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
   silent_.clear();
   if (!record_) return;
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
+  bool followed = true;
+  for_each_tensor(results, [&](const at::Tensor& t, int, int) { followed &= follows(*t.unsafeGetTensorImpl()); });
+  if (!followed) {  // what it is made of cannot be made in parts from here on
+    cut();
+    return;
+  }
   bool differentiable = false, own_node = false;
   const auto look_at = [&](const at::Tensor& t) {
     const torch::autograd::Node* node = node_of(t);
