@@ -156,12 +156,15 @@ NodePtr Region::node() const { return node_ == nullptr ? NodePtr() : RegionNode:
 uint32_t Region::capture(const at::Tensor& tensor) {
   const uint32_t version = version_of(tensor);
   auto it = capture_index_.find(tensor.unsafeGetTensorImpl());
-  if (it != capture_index_.end() && captures_[it->second].version == version) return it->second;
+  if (it != capture_index_.end()) {
+    const Capture& known = captures_[it->second];
+    if (known.version == version && known.requires_grad == tensor.requires_grad() && known.graph == koila::node_of(tensor)) return it->second;
+  }
   // The tape must not make something else of it, or of the graph that it hangs on, now that this region reads it.
   if (!session().converting) session().tape.settle(tensor);
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
-  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}});
+  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor)});
   if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
   return id;
 }

@@ -55,6 +55,7 @@ struct Capture {
   bool requires_grad = false;
   int64_t edge = -1;             // index into the node's next_edges when it requires grad
   at::Tensor before;             // a copy of its value then, where it has been written to since; see Note [Captures that change]
+  const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
 };
 
 // A capture as operators see it: whole, or sliced on use.
