@@ -25,12 +25,13 @@ struct Entry {
   timespec changed = {};
 };
 
-// "7.koila", and "7.koila.7.partial" while it is being made. Anything else is somebody else's.
+// "7.koila", and "7.koila.7.partial" or "7.koila.7-0123456789abcdef.partial" while it is being made (whole_file.h). Anything else is somebody else's.
 bool parse_name(std::string_view name, Entry& entry) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), entry.pid);
   if (error != std::errc() || entry.pid <= 0) return false;
   const std::string_view rest(end, static_cast<std::size_t>(name.data() + name.size() - end));
-  entry.is_partial = rest == ".koila." + std::to_string(entry.pid) + ".partial";
+  const std::string begin = ".koila." + std::to_string(entry.pid);
+  entry.is_partial = rest == begin + ".partial" || (rest.starts_with(begin + "-") && rest.ends_with(".partial"));
   return entry.is_partial || rest == ".koila";
 }
 

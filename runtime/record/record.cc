@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/printable.h"
+#include "runtime/quiet_write.h"
 #include "runtime/record/layout.h"
 #include "runtime/record/process.h"
 
@@ -33,7 +35,7 @@ struct Copy {
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)) {}
+  explicit Descriptor(const std::string& path) : file_(quiet_open(path.c_str(), O_RDONLY | O_NONBLOCK)) {}
   ~Descriptor() {
     if (file_ >= 0) close(file_);
   }
@@ -309,12 +311,6 @@ class Reader {
   bool full_ = false;
   double last_ = 0;  // that anything was written
 };
-
-std::string printable(std::string path) {
-  for (char& c : path)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return path;
-}
 
 ReadRecord read_once(const std::string& path, bool& worth_another_try) {
   const std::string name = "the record " + printable(path) + " ";

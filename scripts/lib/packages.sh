@@ -5,7 +5,6 @@ needed_packages=(
   'g++ command:g++'
   'ninja-build command:ninja'
   'pkg-config command:pkg-config'
-  'libspdlog-dev header:spdlog/spdlog.h'
   'libfmt-dev header:fmt/format.h'
   'nlohmann-json3-dev header:nlohmann/json.hpp'
   'libcli11-dev header:CLI/App.hpp'
