@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
 namespace koila {
 namespace {
@@ -54,5 +55,26 @@ std::string shown(std::string_view text, bool keeps_lines) {
 std::string printable(std::string_view text) { return shown(text, false); }
 
 std::string printable_lines(std::string_view text) { return shown(text, true); }
+
+std::string without_controls(std::string json) {
+  const auto is_control = [&](std::size_t i) {
+    const auto c = static_cast<unsigned char>(json[i]);
+    return c == 0x7f || (c == 0xc2 && i + 1 < json.size() && static_cast<unsigned char>(json[i + 1]) < 0xa0);
+  };
+  std::string text;
+  for (std::size_t i = 0, done = 0; i <= json.size(); ++i) {
+    if (i == json.size() && done == 0) return json;
+    if (i < json.size() && !is_control(i)) continue;
+    text.append(json, done, i - done);
+    if (i == json.size()) break;
+    const bool is_short = static_cast<unsigned char>(json[i]) == 0x7f;
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\u%04x", is_short ? 0x7fU : static_cast<unsigned>(static_cast<unsigned char>(json[i + 1])));
+    text += escaped;
+    i += is_short ? 0 : 1;
+    done = i + 1;
+  }
+  return text;
+}
 
 }  // namespace koila

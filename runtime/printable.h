@@ -14,6 +14,9 @@ std::string printable(std::string_view text);
 // The same for several lines of one's own making: ends of lines stay.
 std::string printable_lines(std::string_view text);
 
+// For JSON, which may hold DEL and the characters of C1 as they are, and may go to a terminal.
+std::string without_controls(std::string json);
+
 }  // namespace koila
 
 #endif  // KOILA_RUNTIME_PRINTABLE_H_

@@ -15,6 +15,7 @@
 #include "runtime/quiet_write.h"
 #include "runtime/record/layout.h"
 #include "runtime/record/process.h"
+#include "runtime/report/sane.h"
 
 namespace koila {
 
@@ -88,6 +89,9 @@ std::string load(const std::string& path, Copy& copy) {
   return read_whole(file.get(), copy.words.get(), size) ? "" : "cannot be read: it became shorter meanwhile";
 }
 
+// One that was, or none.
+bool is_rung(std::int64_t rung) { return rung == 0 || rung == KOILA_RUNG_RETRY || rung == KOILA_RUNG_SPLIT || rung == KOILA_RUNG_OFFLOAD; }
+
 bool is_place(std::int64_t device) { return device >= kFirstPlace && device < kCudaDevices; }
 
 // Turns a copy into the data of a report, and counts what is not whole, or makes no sense.
@@ -103,7 +107,8 @@ class Reader {
     const bool alive = is_alive(identity->pid, identity->birth);
     being_written_ = alive;
     ReportData data;
-    data.mode = static_cast<int>(identity->mode);
+    if (identity->mode >= KOILA_MODE_OFF && identity->mode <= KOILA_MODE_LAZY) data.mode = static_cast<int>(identity->mode);
+    else ++damaged_;
     data.microbatch = identity->microbatch;
     data.pid = identity->pid;
     data.host = identity->host.text();
@@ -130,6 +135,7 @@ class Reader {
     } else {
       data.end = RunEnd::kCutOff;
     }
+    make_sane(data);
     return data;
   }
 
@@ -158,15 +164,17 @@ class Reader {
     events.rescues = page->rescues;
     events.refusals = page->refusals;
     events.region_totals = page->region_totals;
-    events.last_region = page->last_region;
+    if (is_device(page->last_region.device)) events.last_region = page->last_region;
+    else ++damaged_;
     for (std::size_t i = 0; i < kRungs; ++i) {
-      if (page->rungs[i].count > 0) events.rungs[i == 0 ? 0 : 1 << (i - 1)] = page->rungs[i];
+      if (page->rungs[i].count > 0 && (i == 0 || is_rung(1 << (i - 1)))) events.rungs[i == 0 ? 0 : 1 << (i - 1)] = page->rungs[i];
     }
   }
 
   void read_events(const Base& base, EventList& events) {
     read_table(base.oom_events.of, [&](const Oom& from) {
-      if (!is_place(from.device) || !good(from.seconds) || !good(from.at)) return false;
+      const bool is_named = from.phase >= KOILA_FORWARD && from.phase <= KOILA_NO_GRAD && (from.outcome == KOILA_RESCUED || from.outcome == KOILA_REFUSED) && is_rung(from.rung);
+      if (!is_place(from.device) || !is_named || !good(from.seconds) || !good(from.at)) return false;
       OomEvent event;
       event.device = static_cast<int>(from.device);
       event.phase = static_cast<int>(from.phase);
@@ -192,8 +200,9 @@ class Reader {
       return true;
     });
     read_checked(base.regions, [&](const koila_region_event& region) {
+      if (!is_device(region.device) || !good(region.seconds)) return false;
       events.regions.push_back(region);
-      return is_device(region.device) && good(region.seconds);
+      return true;
     });
     read_checked(base.notes, [&](const Text<512>& note) {
       events.notes.push_back(note.text());
