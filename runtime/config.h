@@ -91,7 +91,7 @@ Environment koila_environment();
 // `path` with %p (process id), %h (host name) and %% replaced.
 std::string expand_path(const std::string& path);
 
-// A log level by spdlog's name; nothing when there is no such level.
+// A log level by its name; nothing when there is no such level.
 std::optional<int> parse_log_level(const std::string& name);
 
 // A report target by its suffix or as `stderr`; nothing when the suffix is of no form there is.

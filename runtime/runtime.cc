@@ -10,6 +10,7 @@
 #include "runtime/log.h"
 #include "runtime/record/record.h"
 #include "runtime/rule_book.h"
+#include "runtime/secrets.h"
 #include "runtime/surroundings.h"
 
 namespace koila {
@@ -95,6 +96,9 @@ void Runtime::open_record() {
     if (!is_named) {
       problem = prepare_record_folder();
       path = record_folder() + "/" + std::to_string(getpid()) + ".koila";
+      // Somebody has put it there, and it may be no mishap.
+      if (const std::string usual = record_folder_problem(); !usual.empty() && problem.empty() && !forked_ && !is_worker_)
+        log::write(KOILA_LOG_WARN, usual + "; the record of this run is kept in " + record_folder());
     }
     if (problem.empty()) {
       if (!is_named) prune_records();
@@ -113,7 +117,8 @@ void Runtime::open_record() {
     problem = error.what();
   }
   // Nobody asked for the one in the folder, and a child of a fork does what its parent was asked to.
-  const int level = is_named && !forked_ && !is_worker_ ? KOILA_LOG_WARN : KOILA_LOG_INFO;
+  const bool is_worth_a_line = is_named || !record_folder_problem().empty();
+  const int level = is_worth_a_line && !forked_ && !is_worker_ ? KOILA_LOG_WARN : KOILA_LOG_INFO;
   log::write(level, "no record of this run is kept" + std::string(is_named ? " (KOILA_RECORD): " : ": ") + problem);
 }
 
@@ -312,7 +317,7 @@ ReportData Runtime::identity() const {
   data.microbatch = config_.microbatch;
   data.pid = getpid();
   data.host = expand_path("%h");
-  data.command = read_arguments();
+  data.command = masked_command(read_arguments());
   data.torch_version = torch_version_;
   data.started = clock_.started();
   return data;

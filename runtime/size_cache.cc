@@ -14,7 +14,10 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/printable.h"
+#include "runtime/quiet_write.h"
 #include "runtime/size_cache_text.h"
+#include "runtime/whole_file.h"
 
 namespace koila {
 namespace {
@@ -23,10 +26,7 @@ constexpr int kLockTries = 40;
 constexpr useconds_t kLockPause = 5000;
 
 std::string about(const std::string& path) {
-  std::string shown = path;
-  for (char& c : shown)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return "the cache " + shown + " (KOILA_CACHE) ";
+  return "the cache " + printable(path) + " (KOILA_CACHE) ";
 }
 
 // Short enough for a string that takes no memory.
@@ -41,7 +41,7 @@ struct Loaded {
 
 // A pipe or a terminal would keep the program waiting.
 Loaded load(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  const int file = quiet_open(path.c_str(), O_RDONLY | O_NONBLOCK);
   if (file < 0 && errno == ENOENT) return {};
   const auto failed = [](const std::string& problem) { return Loaded{{{}, problem, false}, std::nullopt}; };
   if (file < 0) return failed("cannot be read" + because(errno) + "; name another file");
@@ -101,9 +101,9 @@ class FileLock {
  private:
   // Somebody else's lock need not be writable, and in a folder like /tmp must not be asked for with O_CREAT.
   static int open_to_lock(const std::string& path) {
-    constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW;
-    const int file = open(path.c_str(), kFlags);
-    return file < 0 && errno == ENOENT ? open(path.c_str(), kFlags | O_CREAT, 0666) : file;
+    constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_NOFOLLOW;
+    const int file = quiet_open(path.c_str(), kFlags);
+    return file < 0 && errno == ENOENT ? quiet_open(path.c_str(), kFlags | O_CREAT, 0666) : file;
   }
 
   // Somebody may have deleted the one that was opened, and others lock a new one.
@@ -115,32 +115,6 @@ class FileLock {
   int file_ = -1;
   int error_ = 0;
 };
-
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n == 0) errno = EIO;
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
-// Whole or not at all. Under the lock: what stands at the other name was left there by a process that was killed. What went wrong, as an errno.
-int replace(const std::string& path, const std::string& text, const std::optional<struct stat>& before) {
-  const std::string partial = path + ".koila-partial";
-  unlink(partial.c_str());
-  const int file = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, before ? 0600 : 0666);
-  if (file < 0) return errno;
-  // Root keeps the owner, lest who shares the file with it loses it.
-  if (before && fchown(file, before->st_uid, before->st_gid) != 0) errno = 0;
-  int error = (before && fchmod(file, before->st_mode & 0777) != 0) || !write_all(file, text) ? errno : 0;
-  if (close(file) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(partial.c_str(), path.c_str()) != 0) error = errno;
-  if (error != 0) unlink(partial.c_str());
-  return error;
-}
 
 // What a link leads to, for the file is to be replaced and not the link; nothing for a link that leads nowhere.
 std::optional<std::string> without_links(const std::string& path) {
@@ -179,7 +153,8 @@ SizeCacheWritten put_into_file(const std::string& path, const std::string& torch
   std::vector<CacheEntry>& entries = loaded.contents.entries;
   for (CacheEntry& entry : ours) put_step(entries, std::move(entry));
   put_in_order(entries);
-  if (const int error = replace(*target, size_cache_text(entries), loaded.status)) return failed("cannot be written" + because(error));
+  const struct stat* before = loaded.status ? &*loaded.status : nullptr;
+  if (const int error = write_shared_file(*target, size_cache_text(entries), before)) return failed("cannot be written: " + file_problem(error));
   return written;
 }
 

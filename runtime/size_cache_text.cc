@@ -13,6 +13,8 @@
 #include <tuple>
 #include <utility>
 
+#include "runtime/json_limits.h"
+
 namespace koila {
 namespace {
 
@@ -21,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t kFormat = 1;
 constexpr const char* kMagic = "koila micro-batch sizes";
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr int kDeepest = 8;
+constexpr JsonLimits kLimits = {.depth = 8, .parts = 400'000};
 
 // In digits and not as a number: JSON's other readers round what is beyond 2^53.
 std::string hex(std::uint64_t key) {
@@ -148,20 +150,6 @@ CacheEntry read_entry(const Json& json, std::int64_t now) {
   return entry;
 }
 
-// A file of somebody else's may nest as deep as it is long, and each level is memory in a program that may have little.
-bool is_deep(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted && c == '\\') ++i;
-    else if (c == '"') quoted = !quoted;
-    else if (!quoted && (c == '[' || c == '{') && ++depth > kDeepest) return true;
-    else if (!quoted && (c == ']' || c == '}')) --depth;
-  }
-  return false;
-}
-
 CacheText foreign(std::string problem) { return {{}, std::move(problem.append(kCacheLeftAlone)), false}; }
 
 template <typename T>
@@ -184,7 +172,7 @@ void unite(std::vector<T>& ours, const std::vector<T>& theirs, Key key, std::siz
 
 CacheText parse_size_cache(const std::string& text) {
   if (text.empty()) return {};
-  const Json json = is_deep(text) ? Json::array() : Json::parse(text, nullptr, false);
+  const Json json = !is_within(kLimits, text) ? Json::array() : Json::parse(text, nullptr, false);
   if (json.is_discarded()) return foreign("is no JSON, or a damaged one");
   const Json nothing;
   const auto found = [&](const char* name) -> const Json& { return json.is_object() && json.contains(name) ? json[name] : nothing; };

@@ -21,20 +21,25 @@ bool is_writable_folder(const std::string& path) {
 
 }  // namespace
 
-std::string read_arguments() {
+std::vector<std::string> read_arguments() {
   std::FILE* file = std::fopen("/proc/self/cmdline", "re");
-  if (file == nullptr) return "";
+  if (file == nullptr) return {};
   char buffer[4096];
   const std::size_t n = std::fread(buffer, 1, sizeof buffer, file);
   std::fclose(file);
-  std::string arguments(buffer, n);
-  while (!arguments.empty() && arguments.back() == '\0') arguments.pop_back();
-  std::replace(arguments.begin(), arguments.end(), '\0', ' ');
-  return arguments;
+  std::vector<std::string> words;
+  for (std::size_t at = 0; at < n;) {
+    const std::size_t end = std::min(static_cast<std::size_t>(std::find(buffer + at, buffer + n, '\0') - buffer), n);
+    words.emplace_back(buffer + at, end - at);
+    at = end + 1;
+  }
+  return words;
 }
 
-bool is_spawned_worker(const std::string& arguments) {
-  return arguments.find("--multiprocessing-fork") != std::string::npos || arguments.find("from multiprocessing.forkserver import main") != std::string::npos;
+bool is_spawned_worker(const std::vector<std::string>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const std::string& word) {
+    return word.find("--multiprocessing-fork") != std::string::npos || word.find("from multiprocessing.forkserver import main") != std::string::npos;
+  });
 }
 
 std::string absolute_path(const std::string& path) {

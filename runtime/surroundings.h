@@ -4,17 +4,18 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/config.h"
 #include "runtime/rule_text.h"
 
 namespace koila {
 
-// The process's command line, its arguments between spaces; "" where it cannot be read. 4 KiB at most.
-std::string read_arguments();
+// The words of the process's command line; none where it cannot be read. 4 KiB at most.
+std::vector<std::string> read_arguments();
 
 // A worker that Python's multiprocessing started afresh, or had a server fork, by its command line; its parent has the program's report.
-bool is_spawned_worker(const std::string& arguments);
+bool is_spawned_worker(const std::vector<std::string>& arguments);
 
 // A path as it is meant now: the program may change its folder before it is used. "" stays "".
 std::string absolute_path(const std::string& path);

@@ -7,6 +7,7 @@
 
 #include "runtime/cabi.h"
 #include "runtime/torch_release.h"
+#include "shim/own_folder.h"
 #include "shim/resolve.h"
 #include "shim/torch_version.h"
 
@@ -15,14 +16,6 @@ namespace {
 
 std::atomic<bool> attached{false};
 std::atomic<void*> real_init_module{nullptr};
-
-std::string own_folder() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&attach), &info) == 0 || info.dli_fname == nullptr) return "";
-  const std::string path = info.dli_fname;
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
-}
 
 void stay_out(const std::string& why) {
   const koila_runtime* runtime = runtime_table();
@@ -61,6 +54,7 @@ void attach() {
   if (!comes_first(redirects)) return stay_out("koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD, and where a program is linked to it");
 
   const std::string folder = own_folder();
+  if (folder.empty()) return stay_out("koila stays out: it cannot be told where libkoila.so lies; preload it by its whole path");
   const std::string library = folder + "/libkoila_torch.so";
   const std::string running = torch_version();
   const std::string built = built_for(folder + "/libkoila_torch.version");

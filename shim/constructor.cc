@@ -1,4 +1,6 @@
+#include "runtime/quiet_write.h"
 #include "shim/attach.h"
+#include "shim/own_folder.h"
 #include "shim/resolve.h"
 
 namespace {
@@ -6,6 +8,9 @@ namespace {
 // A C++ LibTorch program has torch among its start-up libraries. Preloads are initialised after those (they stand first in the load
 // order, and initialisation runs it backwards), so torch is ready here. Every other process leaves after one look.
 __attribute__((constructor)) void meet_torch() {
+  // How things are before the program runs: it may leave its folder, and close its stderr.
+  koila::shim::remember_own_folder();
+  koila::StandardError::remember();
   if (koila::shim::is_loaded("libtorch_cpu.so")) koila::shim::attach();
 }
 

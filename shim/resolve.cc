@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/quiet_write.h"
 #include "shim/attach.h"
 
 extern "C" {
@@ -186,8 +187,7 @@ namespace {
 
 // What the dynamic linker does when a lazily bound function is nowhere: without the preload the program would have ended here.
 [[noreturn]] void unresolved(const char* symbol) {
-  const char* parts[] = {"koila: symbol lookup error: undefined symbol: ", symbol, "\n"};
-  for (const char* part : parts) (void)!write(STDERR_FILENO, part, std::strlen(part));
+  koila::StandardError::write(std::string("koila: symbol lookup error: undefined symbol: ") + symbol + "\n");
   _exit(127);
 }
 

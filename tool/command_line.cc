@@ -12,6 +12,7 @@
 #include <CLI/Formatter.hpp>
 
 #include "runtime/edit_distance.h"
+#include "runtime/printable.h"
 #include "tool/files.h"
 
 namespace koila::tool {
@@ -88,11 +89,11 @@ std::optional<int> parse(CLI::App& app, const std::string& usage, const Words& w
   return std::nullopt;
 }
 
-void say(const std::string& line) { std::fprintf(stderr, "koila: %s\n", line.c_str()); }
+void say(const std::string& line) { std::fprintf(stderr, "koila: %s\n", printable(line).c_str()); }
 
 int fail(const std::string& line) {
   const bool colour = wants_colour(STDERR_FILENO);
-  std::fprintf(stderr, "koila: %serror:%s %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", line.c_str());
+  std::fprintf(stderr, "koila: %serror:%s %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", printable(line).c_str());
   return kWrongUse;
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/bytes.h"
+#include "runtime/printable.h"
 #include "runtime/report/report.h"
 #include "tool/files.h"
 
@@ -201,7 +202,25 @@ Comparison compare(const std::vector<NamedRun>& runs) {
   return comparison;
 }
 
-std::string compare_text(const Comparison& comparison, bool colour) {
+namespace {
+
+// Names and reasons come from files: in a terminal none of them may do more than be read.
+Comparison printable_parts(Comparison comparison) {
+  const auto clean = [](std::string& text) { text = printable(text); };
+  const auto clean_all = [&](std::vector<std::string>& texts) { std::for_each(texts.begin(), texts.end(), clean); };
+  clean_all(comparison.names);
+  clean_all(comparison.differs);
+  for (CompareRow& row : comparison.rows) clean(row.name);
+  for (std::vector<Change>* changes : {&comparison.holders, &comparison.full_batch})
+    for (Change& change : *changes) clean(change.what);
+  for (std::vector<std::string>& lines : comparison.refusals) clean_all(lines);
+  return comparison;
+}
+
+}  // namespace
+
+std::string compare_text(const Comparison& of, bool colour) {
+  const Comparison comparison = printable_parts(of);
   const std::size_t runs = comparison.names.size();
   std::size_t first = 0;
   std::vector<std::size_t> widths;
@@ -274,12 +293,14 @@ std::string compare_json(const Comparison& comparison) {
   json["full_batch_ops"] = changes(comparison.full_batch);
   json["refusals"] = comparison.refusals;
   json["differs"] = comparison.differs;
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return without_controls(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 std::string compare_csv(const Comparison& comparison) {
-  const auto quoted = [](const std::string& text) {
-    std::string inside;
+  // A spreadsheet takes what begins so for a formula, quoted or not.
+  const auto quoted = [](const std::string& from) {
+    const std::string text = printable(from);
+    std::string inside = text.empty() || std::string("=+-@").find(text.front()) == std::string::npos ? "" : "'";
     for (const char c : text) inside += c == '"' ? std::string("\"\"") : std::string(1, c);
     return "\"" + inside + "\"";
   };

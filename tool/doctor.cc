@@ -6,6 +6,7 @@
 
 #include <CLI/App.hpp>
 
+#include "runtime/printable.h"
 #include "tool/command_line.h"
 #include "tool/examine.h"
 #include "tool/files.h"
@@ -27,8 +28,8 @@ void print(const Findings& findings, bool colour) {
   for (const Finding& finding : findings) {
     const char* word = finding.verdict == Verdict::kOk ? "ok" : finding.verdict == Verdict::kWarning ? "warning" : "problem";
     const char* code = finding.verdict == Verdict::kOk ? "\033[32m" : finding.verdict == Verdict::kWarning ? "\033[33m" : "\033[31m";
-    std::printf("%s%-8s%s %s\n", colour ? code : "", word, colour ? "\033[0m" : "", finding.what.c_str());
-    if (!finding.todo.empty()) std::printf("         %s\n", finding.todo.c_str());
+    std::printf("%s%-8s%s %s\n", colour ? code : "", word, colour ? "\033[0m" : "", printable(finding.what).c_str());
+    if (!finding.todo.empty()) std::printf("         %s\n", printable(finding.todo).c_str());
   }
 }
 

@@ -232,6 +232,8 @@ Findings examine_environment(const Environment& environment) {
   if (value_in(environment, "KOILA_RECORD").empty())
     if (const std::string bad = prepare_record_folder(); !bad.empty())
       findings.push_back(warning("no record can be kept: " + bad, "set TMPDIR to a folder that can be written, or KOILA_RECORD"));
+    else if (const std::string usual = record_folder_problem(); !usual.empty())
+      findings.push_back(warning(usual + "; records are kept in " + record_folder(), "find out whose it is and remove it, or set TMPDIR to a folder of your own"));
   for (const std::string& entry : split(value_in(environment, "LD_PRELOAD"), " :")) {
     if (name_of(entry) == "libkoila.so") continue;
     if (entry.find('/') != std::string::npos && !is_file(entry))

@@ -10,6 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/quiet_write.h"
+#include "runtime/whole_file.h"
+
 namespace koila::tool {
 
 std::optional<std::string> read_file(const std::string& path, std::size_t most) {
@@ -26,19 +29,31 @@ std::optional<std::string> read_file(const std::string& path, std::size_t most) 
   return text;
 }
 
+namespace {
+
+// A pipe, a device, and what leads to one or to a descriptor (/dev/stdout, /proc/self/fd/3): another file in its place would be of no use, and as root of harm.
+// A link elsewhere is replaced, for it may be somebody else's.
+bool is_written_in_place(const std::string& path) {
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) return false;
+  if (!S_ISLNK(status.st_mode)) return !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
+  const std::string folder = real_path(folder_of(path));
+  return folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
+}
+
+}  // namespace
+
 std::string write_whole(const std::string& path, const std::string& text) {
   if (path == "-") return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0 ? "" : "cannot write to stdout";
-  const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
-  const auto failed = [&] { return "cannot write " + path + ": " + std::strerror(errno); };
-  // What is there and is no file, such as a device, is written to as it is.
-  const bool plain = is_file(path) || access(path.c_str(), F_OK) != 0;
-  std::FILE* file = std::fopen((plain ? partial : path).c_str(), "we");
-  if (file == nullptr) return failed();
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) == 0 && written && (!plain || std::rename(partial.c_str(), path.c_str()) == 0)) return "";
-  const std::string problem = failed();
-  if (plain) std::remove(partial.c_str());
-  return problem;
+  int error = 0;
+  if (is_written_in_place(path)) {
+    const int file = quiet_open(path.c_str(), O_WRONLY | O_TRUNC);
+    if (file < 0 || !koila::write_all(file, text)) error = errno;
+    if (file >= 0 && close(file) != 0 && error == 0) error = errno;
+  } else {
+    error = write_whole_file(path, text);
+  }
+  return error == 0 ? "" : "cannot write " + path + ": " + file_problem(error);
 }
 
 bool is_file(const std::string& path) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "runtime/bytes.h"
+#include "runtime/printable.h"
 #include "runtime/report/report.h"
 #include "tool/screen.h"
 

@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "runtime/printable.h"
 #include "tool/command_line.h"
 #include "tool/library.h"
 
@@ -35,7 +36,7 @@ void print_version() {
   const Library library = find_library("");
   std::printf("koila %s\n", KOILA_VERSION);
   if (library.path.empty()) std::printf("libkoila.so was not found\n");
-  else std::printf("%s, adapter for torch %s\n", library.path.c_str(), library.built_for.empty() ? "missing" : library.built_for.c_str());
+  else std::printf("%s, adapter for torch %s\n", printable(library.path).c_str(), library.built_for.empty() ? "missing" : printable(library.built_for).c_str());
 }
 
 int dispatch(Words words) {

@@ -7,6 +7,7 @@
 
 #include <CLI/App.hpp>
 
+#include "runtime/printable.h"
 #include "runtime/record/record.h"
 #include "runtime/report/report.h"
 #include "tool/command_line.h"
@@ -31,8 +32,9 @@ OUT may be - for stdout. The exit status is 1 when a run cannot be read, 2 for a
 
 int list_records() {
   const std::vector<FoundRecord> records = find_records();
+  if (const std::string problem = record_folder_problem(); !problem.empty()) say(problem + "; its records are not looked at");
   if (records.empty()) {
-    std::printf("no records in %s: no process runs under koila, and none was cut off\n", record_folder().c_str());
+    std::printf("no records in %s: no process runs under koila, and none was cut off\n", printable(record_folder()).c_str());
     return kDone;
   }
   for (const FoundRecord& record : records) {
@@ -41,11 +43,12 @@ int list_records() {
     std::string what = read.problem;
     if (read.data) {
       const std::time_t started = static_cast<std::time_t>(read.data->started);
-      std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", std::localtime(&started));
-      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + printable(read.data->command);
+      std::tm local = {};
+      if (localtime_r(&started, &local) != nullptr) std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
+      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + read.data->command;
     }
-    std::printf("%-8lld %-8s %-20s %s\n         %s\n", static_cast<long long>(record.pid), record.alive ? "running" : "cut off", when, what.c_str(),
-                record.path.c_str());
+    std::printf("%-8lld %-8s %-20s %s\n         %s\n", static_cast<long long>(record.pid), record.alive ? "running" : "cut off", when, printable(what).c_str(),
+                printable(record.path).c_str());
   }
   return kDone;
 }

@@ -67,12 +67,6 @@ TerminalSize terminal_size() {
   return {size.ws_col, size.ws_row};
 }
 
-std::string printable(const std::string& text) {
-  std::string clean;
-  for (const char c : text) clean += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
-  return clean;
-}
-
 std::string cut(const std::string& text, int columns) {
   int seen = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {

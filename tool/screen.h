@@ -16,9 +16,7 @@ struct TerminalSize {
 // Of stdout.
 TerminalSize terminal_size();
 
-// The text without what would move a terminal's cursor or colour it, and cut to so many columns, a character of UTF-8 each. Colours of one's own
-// are added behind.
-std::string printable(const std::string& text);
+// Cut to so many columns, a character of UTF-8 each. Colours of one's own are added behind.
 std::string cut(const std::string& text, int columns);
 
 class Screen {

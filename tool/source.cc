@@ -32,7 +32,7 @@ Source read_source(const std::string& word) {
   const std::string start = read_file(source.path, 64).value_or("");
   const std::size_t first = start.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && start[first] == '{') {
-    ParsedReport parsed = parse_report_json(read_file(source.path).value_or(""));
+    ParsedReport parsed = parse_report_json(read_file(source.path, kReportBytesAtMost + 1).value_or(""));
     source.data = std::move(parsed.data);
     if (!parsed.problem.empty()) source.problem = source.path + ": " + parsed.problem;
   } else {

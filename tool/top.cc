@@ -79,7 +79,7 @@ std::string only_record() {
   say("which one? koila top PID");
   for (const FoundRecord& record : alive) {
     const ReadRecord read = read_record(record.path);
-    say("  " + std::to_string(record.pid) + "  " + (read.data ? printable(read.data->command) : read.problem));
+    say("  " + std::to_string(record.pid) + "  " + (read.data ? read.data->command : read.problem));
   }
   return "";
 }

@@ -2,7 +2,7 @@
  * never given back, and one is larger than any GPU.
  *
  *   gcc -o fill fill.c -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart
- *   LD_PRELOAD=build/lib/libkoila.so ./fill
+ *   LD_PRELOAD=$PWD/build/lib/libkoila.so ./fill
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 
 Without a rule koila runs it at the full batch. fused_gelu.rules, beside this file, says that every row is on its own:
 
-    KOILA_RULES=examples/custom_op/fused_gelu.rules KOILA_CPU_MEMORY=12MiB LD_PRELOAD=build/lib/libkoila.so python examples/custom_op/fused_gelu.py
+    KOILA_RULES=examples/custom_op/fused_gelu.rules KOILA_CPU_MEMORY=12MiB LD_PRELOAD=$PWD/build/lib/libkoila.so python examples/custom_op/fused_gelu.py
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Handwritten digits with an operator of one's own, written in C++ (rms_norm.cc), whose placement rule lies in its library:
 
     ninja -C build examples/custom_op/rms_norm.so
-    KOILA_CPU_MEMORY=12MiB LD_PRELOAD=build/lib/libkoila.so python examples/custom_op/rms_norm.py
+    KOILA_CPU_MEMORY=12MiB LD_PRELOAD=$PWD/build/lib/libkoila.so python examples/custom_op/rms_norm.py
 """
 
 import argparse

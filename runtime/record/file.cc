@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+
+#include "runtime/quiet_write.h"
+#include "runtime/whole_file.h"
 
 namespace koila::record {
 namespace {
@@ -24,18 +26,10 @@ int allocate(int file, std::size_t from, std::size_t bytes) {
   int error = 0;
   // A program that is profiled gets a signal every few milliseconds.
   for (int tries = 0; tries < 20; ++tries) {
-    error = posix_fallocate(file, static_cast<off_t>(from), static_cast<off_t>(bytes));
+    error = quiet_fallocate(file, static_cast<off_t>(from), static_cast<off_t>(bytes));
     if (error != EINTR) break;
   }
   return error;
-}
-
-int make_new(const std::string& path) {
-  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-  const int file = open(path.c_str(), kFlags, 0600);
-  if (file >= 0 || errno != EEXIST) return file;
-  unlink(path.c_str());  // of a process of this number that was killed at this very place
-  return open(path.c_str(), kFlags, 0600);
 }
 
 }  // namespace
@@ -43,16 +37,17 @@ int make_new(const std::string& path) {
 std::unique_ptr<File> File::create(const std::string& path, std::size_t bytes, std::size_t most, std::string& problem) {
   std::unique_ptr<File> made(new File);
   made->final_ = path;
-  made->path_ = path + "." + std::to_string(getpid()) + ".partial";
   made->most_ = std::min(most, kPieceBytes * kMostPieces);
-  const int file = make_new(made->path_);
+  const PartialFile partial = make_partial(path);
+  const int file = partial.file;
   if (file < 0) {
-    problem = std::strerror(errno);
+    problem = file_problem(partial.error);
     return nullptr;
   }
+  made->path_ = partial.path;
   struct stat status = {};
   int error = is_beyond_the_limit(bytes) ? EFBIG : 0;
-  if (error == 0 && (fstat(file, &status) != 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0)) error = errno;
+  if (error == 0 && (fstat(file, &status) != 0 || quiet_ftruncate(file, static_cast<off_t>(bytes)) != 0)) error = errno;
   if (error == 0) error = allocate(file, 0, kPieceBytes);
   if (error == 0) {
     void* data = mmap(nullptr, made->most_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -62,7 +57,7 @@ std::unique_ptr<File> File::create(const std::string& path, std::size_t bytes, s
   close(file);
   if (error != 0) {
     unlink(made->path_.c_str());
-    problem = std::strerror(error);
+    problem = file_problem(error);
     return nullptr;
   }
   made->device_ = status.st_dev;
@@ -73,9 +68,8 @@ std::unique_ptr<File> File::create(const std::string& path, std::size_t bytes, s
 }
 
 bool File::publish(std::string& problem) {
-  if (rename(path_.c_str(), final_.c_str()) != 0) {
-    problem = std::strerror(errno);
-    unlink(path_.c_str());
+  if (const int error = rename_partial(path_, final_); error != 0) {
+    problem = file_problem(error);
     return false;
   }
   path_ = final_;
@@ -88,7 +82,7 @@ void File::remove() {
 }
 
 int File::reopen() const {
-  const int file = open(path_.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  const int file = quiet_open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return -1;
   struct stat status = {};
   if (fstat(file, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) return file;
@@ -127,7 +121,7 @@ bool File::grow(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (bytes > most_ || is_full()) return false;
   const int file = reopen();
-  const bool grown = file >= 0 && !is_beyond_the_limit(bytes) && ftruncate(file, static_cast<off_t>(bytes)) == 0;
+  const bool grown = file >= 0 && !is_beyond_the_limit(bytes) && quiet_ftruncate(file, static_cast<off_t>(bytes)) == 0;
   if (grown) bytes_ = bytes;
   else full_.store(true, std::memory_order_relaxed);
   if (file >= 0) close(file);

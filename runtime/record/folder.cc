@@ -25,19 +25,56 @@ struct Entry {
   timespec changed = {};
 };
 
-// "7.koila", and "7.koila.7.partial" while it is being made. Anything else is somebody else's.
+// "7.koila", and "7.koila.7.partial" or "7.koila.7-0123456789abcdef.partial" while it is being made (whole_file.h). Anything else is somebody else's.
 bool parse_name(std::string_view name, Entry& entry) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), entry.pid);
   if (error != std::errc() || entry.pid <= 0) return false;
   const std::string_view rest(end, static_cast<std::size_t>(name.data() + name.size() - end));
-  entry.is_partial = rest == ".koila." + std::to_string(entry.pid) + ".partial";
+  const std::string begin = ".koila." + std::to_string(entry.pid);
+  entry.is_partial = rest == begin + ".partial" || (rest.starts_with(begin + "-") && rest.ends_with(".partial"));
   return entry.is_partial || rest == ".koila";
+}
+
+// "" where it is the user's own and nobody else's to enter, or not there yet.
+std::string problem_of(const std::string& folder) {
+  struct stat status = {};
+  if (lstat(folder.c_str(), &status) != 0) return errno == ENOENT ? "" : "the folder " + folder + " cannot be looked at: " + std::strerror(errno);
+  if (!S_ISDIR(status.st_mode)) return folder + " is not a folder";
+  if (status.st_uid != geteuid()) return "the folder " + folder + " is somebody else's (user " + std::to_string(status.st_uid) + ")";
+  if ((status.st_mode & 077) != 0) return "the folder " + folder + " is open to others; expected it to be for its user alone (chmod 700)";
+  return "";
+}
+
+std::string without_slashes(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+// A folder that a variable names, "" where it is not there, or `own` is asked for and it is another's.
+std::string folder_in(const char* variable, bool own) {
+  const char* value = std::getenv(variable);
+  struct stat status = {};
+  if (value == nullptr || *value != '/' || stat(value, &status) != 0 || !S_ISDIR(status.st_mode)) return "";
+  return own && status.st_uid != geteuid() ? "" : without_slashes(value);
+}
+
+// Where records may lie, the usual place first. That is one whose name anybody can tell, in a folder that anybody may write to: where somebody else was there
+// first, it is left to him, and others follow that only the user can write to.
+std::vector<std::string> candidates() {
+  const std::string name = "/koila-" + std::to_string(geteuid());
+  const std::string temporary = folder_in("TMPDIR", false);
+  std::vector<std::string> folders = {(temporary.empty() ? "/tmp" : temporary == "/" ? "" : temporary) + name};
+  if (const std::string run = folder_in("XDG_RUNTIME_DIR", true); !run.empty()) folders.push_back(run + name);
+  if (const std::string cache = folder_in("XDG_CACHE_HOME", true); !cache.empty()) folders.push_back(cache + name);
+  else if (const std::string home = folder_in("HOME", true); !home.empty()) folders.push_back(home + "/.koila-records");
+  return folders;
 }
 
 // The latest first.
 std::vector<Entry> entries() {
   const std::string folder = record_folder();
   std::vector<Entry> found;
+  if (!problem_of(folder).empty()) return found;  // what lies there may be anybody's
   DIR* open = opendir(folder.c_str());
   if (open == nullptr) return found;
   while (const dirent* in = readdir(open)) {
@@ -45,7 +82,7 @@ std::vector<Entry> entries() {
     struct stat status = {};
     if (!parse_name(in->d_name, entry)) continue;
     entry.path = folder + "/" + in->d_name;
-    if (lstat(entry.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (lstat(entry.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid()) continue;
     entry.changed = status.st_mtim;
     found.push_back(std::move(entry));
   }
@@ -65,23 +102,28 @@ bool is_of_the_living(const Entry& entry) {
 }  // namespace
 
 std::string record_folder() {
-  const char* temporary = std::getenv("TMPDIR");
-  struct stat status = {};
-  const bool is_there = temporary != nullptr && *temporary == '/' && stat(temporary, &status) == 0 && S_ISDIR(status.st_mode);
-  std::string folder = is_there ? temporary : "/tmp";
-  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
-  return folder + "/koila-" + std::to_string(geteuid());
+  std::string first;
+  for (const std::string& folder : candidates()) {
+    if (problem_of(folder).empty()) return folder;
+    if (first.empty()) first = folder;
+  }
+  return first;
 }
 
+std::string record_folder_problem() { return problem_of(candidates().front()); }
+
 std::string prepare_record_folder() {
-  const std::string folder = record_folder();
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return "the folder " + folder + " cannot be made: " + std::strerror(errno);
-  struct stat status = {};
-  if (lstat(folder.c_str(), &status) != 0) return "the folder " + folder + " cannot be looked at: " + std::strerror(errno);
-  if (!S_ISDIR(status.st_mode)) return folder + " is not a folder";
-  if (status.st_uid != geteuid()) return "the folder " + folder + " is somebody else's (user " + std::to_string(status.st_uid) + ")";
-  if ((status.st_mode & 077) != 0) return "the folder " + folder + " is open to others; expected it to be for its user alone (chmod 700)";
-  return "";
+  std::string problem;
+  for (const std::string& folder : candidates()) {
+    std::string its = problem_of(folder);
+    if (its.empty() && mkdir(folder.c_str(), 0700) != 0) {
+      if (errno != EEXIST) its = "the folder " + folder + " cannot be made: " + std::strerror(errno);
+      else its = problem_of(folder);
+    }
+    if (its.empty()) return "";
+    if (problem.empty()) problem = its;
+  }
+  return problem;
 }
 
 std::vector<FoundRecord> find_records() {
@@ -111,8 +153,9 @@ std::string record_of(std::int64_t pid) {
     std::fclose(file);
     if (!path.empty()) return path;
   }
-  const std::string path = record_folder() + "/" + std::to_string(pid) + ".koila";
-  return owner_of(path) ? path : "";
+  const std::string folder = record_folder();
+  const std::string path = folder + "/" + std::to_string(pid) + ".koila";
+  return problem_of(folder).empty() && owner_of(path) ? path : "";
 }
 
 void prune_records() {

@@ -11,8 +11,11 @@
 #include <cstring>
 #include <memory>
 
+#include "runtime/printable.h"
+#include "runtime/quiet_write.h"
 #include "runtime/record/layout.h"
 #include "runtime/record/process.h"
+#include "runtime/report/sane.h"
 
 namespace koila {
 
@@ -33,7 +36,7 @@ struct Copy {
 
 class Descriptor {
  public:
-  explicit Descriptor(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)) {}
+  explicit Descriptor(const std::string& path) : file_(quiet_open(path.c_str(), O_RDONLY | O_NONBLOCK)) {}
   ~Descriptor() {
     if (file_ >= 0) close(file_);
   }
@@ -86,6 +89,9 @@ std::string load(const std::string& path, Copy& copy) {
   return read_whole(file.get(), copy.words.get(), size) ? "" : "cannot be read: it became shorter meanwhile";
 }
 
+// One that was, or none.
+bool is_rung(std::int64_t rung) { return rung == 0 || rung == KOILA_RUNG_RETRY || rung == KOILA_RUNG_SPLIT || rung == KOILA_RUNG_OFFLOAD; }
+
 bool is_place(std::int64_t device) { return device >= kFirstPlace && device < kCudaDevices; }
 
 // Turns a copy into the data of a report, and counts what is not whole, or makes no sense.
@@ -101,7 +107,8 @@ class Reader {
     const bool alive = is_alive(identity->pid, identity->birth);
     being_written_ = alive;
     ReportData data;
-    data.mode = static_cast<int>(identity->mode);
+    if (identity->mode >= KOILA_MODE_OFF && identity->mode <= KOILA_MODE_LAZY) data.mode = static_cast<int>(identity->mode);
+    else ++damaged_;
     data.microbatch = identity->microbatch;
     data.pid = identity->pid;
     data.host = identity->host.text();
@@ -128,6 +135,7 @@ class Reader {
     } else {
       data.end = RunEnd::kCutOff;
     }
+    make_sane(data);
     return data;
   }
 
@@ -156,15 +164,17 @@ class Reader {
     events.rescues = page->rescues;
     events.refusals = page->refusals;
     events.region_totals = page->region_totals;
-    events.last_region = page->last_region;
+    if (is_device(page->last_region.device)) events.last_region = page->last_region;
+    else ++damaged_;
     for (std::size_t i = 0; i < kRungs; ++i) {
-      if (page->rungs[i].count > 0) events.rungs[i == 0 ? 0 : 1 << (i - 1)] = page->rungs[i];
+      if (page->rungs[i].count > 0 && (i == 0 || is_rung(1 << (i - 1)))) events.rungs[i == 0 ? 0 : 1 << (i - 1)] = page->rungs[i];
     }
   }
 
   void read_events(const Base& base, EventList& events) {
     read_table(base.oom_events.of, [&](const Oom& from) {
-      if (!is_place(from.device) || !good(from.seconds) || !good(from.at)) return false;
+      const bool is_named = from.phase >= KOILA_FORWARD && from.phase <= KOILA_NO_GRAD && (from.outcome == KOILA_RESCUED || from.outcome == KOILA_REFUSED) && is_rung(from.rung);
+      if (!is_place(from.device) || !is_named || !good(from.seconds) || !good(from.at)) return false;
       OomEvent event;
       event.device = static_cast<int>(from.device);
       event.phase = static_cast<int>(from.phase);
@@ -190,8 +200,9 @@ class Reader {
       return true;
     });
     read_checked(base.regions, [&](const koila_region_event& region) {
+      if (!is_device(region.device) || !good(region.seconds)) return false;
       events.regions.push_back(region);
-      return is_device(region.device) && good(region.seconds);
+      return true;
     });
     read_checked(base.notes, [&](const Text<512>& note) {
       events.notes.push_back(note.text());
@@ -309,12 +320,6 @@ class Reader {
   bool full_ = false;
   double last_ = 0;  // that anything was written
 };
-
-std::string printable(std::string path) {
-  for (char& c : path)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return path;
-}
 
 ReadRecord read_once(const std::string& path, bool& worth_another_try) {
   const std::string name = "the record " + printable(path) + " ";

@@ -31,8 +31,11 @@ struct FoundRecord {
   bool alive = false;
 };
 
-// "koila-" and the user's number, in TMPDIR or /tmp.
+// "koila-" and the user's number, in TMPDIR or /tmp. Where that is somebody else's, or open to others: in XDG_RUNTIME_DIR or XDG_CACHE_HOME, or
+// .koila-records in HOME, as far as these are the user's own.
 std::string record_folder();
+// What is wrong with the first of these; "" when nothing is, and then that is the one.
+std::string record_folder_problem();
 
 // Of record_folder(), the latest first.
 std::vector<FoundRecord> find_records();
@@ -47,7 +50,7 @@ struct RecordOwner {
 };
 std::optional<RecordOwner> owner_of(const std::string& path);
 
-// Makes record_folder() if it is not there. What is wrong with it, "" when nothing is: it must be the user's own, and nobody else's to enter.
+// Makes record_folder() if it is not there. "" where there is one, which is the user's own and nobody else's to enter; else what is wrong with the first.
 std::string prepare_record_folder();
 
 // Removes what dead processes left there, but for the latest kMaxRecords.

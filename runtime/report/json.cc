@@ -2,6 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/printable.h"
 #include "runtime/report/advice.h"
 #include "runtime/report/report.h"
 
@@ -221,7 +222,7 @@ std::string report_json(const ReportData& data) {
 
   std::string text;
   print(json, "", text);
-  return text + "\n";
+  return without_controls(std::move(text)) + "\n";
 }
 
 }  // namespace koila

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "runtime/printable.h"
+
 namespace koila {
 namespace {
 
@@ -12,13 +14,6 @@ constexpr std::size_t kNarrowest = 40;  // a terminal that says it is narrower i
 bool starts_a_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
 std::size_t width(const std::string& text) { return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_a_character)); }
-
-// Names and reasons come from the program: none of them may move the cursor, or end the line.
-std::string printable(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  return text;
-}
 
 // Whether the blank at `at` stands between a number and its unit.
 bool is_before_unit(const std::string& text, std::size_t at) {
@@ -68,6 +63,7 @@ const char* code_of(Tone tone) {
 
 }  // namespace
 
+// Names and reasons come from the program: none of them may move the cursor, or end the line.
 void Page::add(const std::string& line, int rank, Tone tone, int indent) { entries_.push_back({printable(line), rank, tone, indent}); }
 
 std::string Page::text(const TextStyle& style) const {

@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "runtime/bytes.h"
+#include "runtime/json_limits.h"
 #include "runtime/report/report.h"
+#include "runtime/report/sane.h"
 
 namespace koila {
 namespace {
@@ -12,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kSchema = 1;
+constexpr JsonLimits kLimits = {.depth = 16, .parts = 500'000};
 
 // What is wrong with a report, and where; caught by parse_report_json.
 struct Problem : std::runtime_error {
@@ -341,6 +345,7 @@ ReportData data_of(const Node& root) {
   if (root.has("step_samples")) data.steps = steps_of(root["step_samples"]);
   read_list(root, "leaks", data.leaks, leak_of);
   if (root.has("facts")) data.facts = facts_of(root["facts"]);
+  make_sane(data);
   return data;
 }
 
@@ -348,6 +353,8 @@ ReportData data_of(const Node& root) {
 
 ParsedReport parse_report_json(const std::string& text) {
   try {
+    if (text.size() > kReportBytesAtMost) return {std::nullopt, "this is no report of koila: larger than " + format_bytes(kReportBytesAtMost)};
+    if (!is_within(kLimits, text)) return {std::nullopt, "this is no report of koila: it has too many parts, or parts within each other"};
     return {data_of(Node(Json::parse(text), "")), ""};
   } catch (const Json::parse_error& error) {
     const std::string what = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 5: ..."

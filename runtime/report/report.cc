@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <string_view>
+
+#include "runtime/quiet_write.h"
+#include "runtime/whole_file.h"
 
 namespace koila {
 
@@ -96,8 +96,7 @@ TextStyle style_of(int descriptor) {
 
 std::string write_report(const ReportTarget& target, const ReportData& data) {
   if (target.kind == ReportTarget::Kind::kStderr) {
-    const std::string text = report_text(data, style_of(STDERR_FILENO));
-    std::fwrite(text.data(), 1, text.size(), stderr);
+    if (StandardError::is_there()) StandardError::write(report_text(data, style_of(STDERR_FILENO)));
     return "";
   }
   const auto written = [&] {
@@ -112,24 +111,14 @@ std::string write_report(const ReportTarget& target, const ReportData& data) {
     return report_text(data);
   };
   const std::string path = expand_path(target.path);
-  const std::string partial = path + "." + std::to_string(getpid()) + ".partial";
-  const auto failed = [&] { return "cannot write the report " + path + ": " + std::strerror(errno); };
-
   std::string text;
   try {
     text = written();
   } catch (const std::exception& error) {  // other reports may come through
     return "cannot make the report " + path + ": " + error.what();
   }
-  std::FILE* file = std::fopen(partial.c_str(), "we");
-  if (file == nullptr) return failed();
-  const bool whole = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !whole || std::rename(partial.c_str(), path.c_str()) != 0) {
-    const std::string problem = failed();
-    std::remove(partial.c_str());
-    return problem;
-  }
-  return "";
+  const int error = write_whole_file(path, text);
+  return error == 0 ? "" : "cannot write the report " + path + ": " + file_problem(error);
 }
 
 }  // namespace koila

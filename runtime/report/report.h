@@ -49,7 +49,9 @@ struct ParsedReport {
   std::string problem;  // "" when there is data
 };
 
-// Reads what report_json wrote, be it by an older koila of the same schema. Never throws.
+constexpr std::size_t kReportBytesAtMost = 16 << 20;
+
+// Reads what report_json wrote, be it by an older koila of the same schema. Never throws. What is no report may be of any size and depth.
 ParsedReport parse_report_json(const std::string& text);
 
 // A time series: a line of names, then a row for each sample of each device.

@@ -19,7 +19,7 @@ setup_c10_cuda() {
     echo "the torch of .venv is $version and not $c10_cuda_version" >"$here/why_not"
     return 1
   fi
-  say "fetching libc10_cuda.so out of torch's CUDA wheel (half a gigabyte, once)"
+  say "fetching libc10_cuda.so out of torch's CUDA wheel into $root/$here (half a gigabyte, once)"
   # Not /tmp, which may be a small memory disk.
   stage=$(mktemp -d .cache/c10_cuda_wheel.XXXXXX)
   if ! download_c10_cuda "$stage" >"$stage/log" 2>&1; then

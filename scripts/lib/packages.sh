@@ -5,7 +5,6 @@ needed_packages=(
   'g++ command:g++'
   'ninja-build command:ninja'
   'pkg-config command:pkg-config'
-  'libspdlog-dev header:spdlog/spdlog.h'
   'libfmt-dev header:fmt/format.h'
   'nlohmann-json3-dev header:nlohmann/json.hpp'
   'libcli11-dev header:CLI/App.hpp'
@@ -39,11 +38,11 @@ install_packages() {
   if ! command -v apt-get >/dev/null; then
     fail "missing on this system (Debian's names): ${missing[*]}"
   fi
-  if ((EUID != 0)); then
+  if ((EUID != 0)) || [[ -n ${no_system:-} ]]; then
     fail "first install what is missing: sudo apt-get install -y ${missing[*]}"
   fi
   is_there command:ccache || missing+=(ccache)
-  say "installing ${missing[*]}"
+  say "installing into this system with apt-get: ${missing[*]} (scripts/setup --no-system only names them)"
   quietly apt-get update
   DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "${missing[@]}"
 }
@@ -57,11 +56,11 @@ install_chromium() {
   done
   [[ -n $(find "$here/why_not" -mmin -60 2>/dev/null) ]] && return 1
   mkdir -p "$here"
-  if ! command -v apt-get >/dev/null || ((EUID != 0)); then
+  if ! command -v apt-get >/dev/null || ((EUID != 0)) || [[ -n ${no_system:-} ]]; then
     echo 'install it: sudo apt-get install chromium-headless-shell' >"$here/why_not"
     return 1
   fi
-  say 'installing chromium-headless-shell'
+  say 'installing into this system with apt-get: chromium-headless-shell, for the tests of the HTML report (scripts/setup --no-system does without)'
   if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium-headless-shell; } >"$here/log" 2>&1; then
     { tail -n 1 "$here/log" | grep . || echo 'apt-get failed'; } >"$here/why_not"
     return 1

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <mutex>
 #include <string>
 
 #include "runtime/cabi.h"
@@ -24,7 +23,7 @@ constexpr const char* kNames[] = {
 };
 static_assert(std::size(kNames) == kFunctions);
 
-// Call sites by address and function, for ever. Reading takes no lock; the few there are come in one by one.
+// Call sites by address and function, for ever. There is no lock: the child of a fork may come here, where another thread was at it.
 class CallSites {
  public:
   const CallSite* find(Function function, const void* caller) {
@@ -44,17 +43,14 @@ class CallSites {
 
   const CallSite* add(Function function, const void* caller) {
     const CallSite* made = make(function, caller);
-    // Of generated code without end, each call site is looked up at each call; and where another thread adds one, the next time. In the child of
-    // a fork it may do so for ever.
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || used_ > kSize / 2) return made;
+    if (used_.load(std::memory_order_relaxed) > kSize / 2) return made;  // of generated code without end, each call site is looked up at each call
     for (std::size_t i = first(function, caller);; i = (i + 1) % kSize) {
-      const CallSite* site = sites_[i].load(std::memory_order_relaxed);
-      if (site != nullptr && site->caller == caller && site->function == function) return site;
-      if (site != nullptr) continue;
-      sites_[i].store(made, std::memory_order_release);
-      ++used_;
-      return made;
+      const CallSite* site = nullptr;
+      if (sites_[i].compare_exchange_strong(site, made, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        used_.fetch_add(1, std::memory_order_relaxed);
+        return made;
+      }
+      if (site->caller == caller && site->function == function) return site;
     }
   }
 
@@ -80,8 +76,7 @@ class CallSites {
   }
 
   std::atomic<const CallSite*> sites_[kSize] = {};
-  std::mutex mutex_;
-  std::size_t used_ = 0;
+  std::atomic<std::size_t> used_{0};
 };
 
 CallSites call_sites;

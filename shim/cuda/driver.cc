@@ -1,5 +1,7 @@
 #include "shim/cuda/driver.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -20,9 +22,18 @@ namespace {
 #include "shim/cuda/driver_functions.inc"
 #undef KOILA_DRIVER
 
+// Never destroyed, for memory is given back to the very end. The child of a fork, where CUDA does not go on and another thread may have held the lock, has
+// one of its own.
+std::atomic<VirtualMemory*> virtual_memory_now{nullptr};
+
 VirtualMemory& virtual_memory() {
-  static auto* memory = new VirtualMemory;  // never destroyed: memory is given back to the very end
-  return *memory;
+  static const bool is_made = [] {
+    virtual_memory_now.store(new VirtualMemory);
+    pthread_atfork(nullptr, nullptr, [] { virtual_memory_now.store(new VirtualMemory); });
+    return true;
+  }();
+  (void)is_made;
+  return *virtual_memory_now.load(std::memory_order_acquire);
 }
 
 void* address(DevicePointer pointer) { return reinterpret_cast<void*>(pointer); }

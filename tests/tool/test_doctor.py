@@ -86,8 +86,10 @@ def test_wrappers_wrong_variables_and_missing_programs(tmp_path: pathlib.Path) -
 
 def test_no_place_for_a_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / f"koila-{os.getuid()}").write_text("in the way")
-    result = koila("doctor", "--", "true", TMPDIR=str(tmp_path))
-    assert "no record can be kept" in result.stdout
+    nowhere = {"TMPDIR": str(tmp_path), "HOME": "", "XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": ""}
+    assert "no record can be kept" in koila("doctor", "--", "true", **nowhere).stdout
+    elsewhere = koila("doctor", "--", "true", **nowhere | {"HOME": str(tmp_path)}).stdout
+    assert "is not a folder; records are kept in " in elsewhere and "no record can be kept" not in elsewhere
     assert "no record can be kept" not in koila("doctor", "--", "true", TMPDIR=str(tmp_path), KOILA_RECORD="off").stdout
 
 

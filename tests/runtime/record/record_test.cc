@@ -621,6 +621,7 @@ TEST_F(Record, WithoutRoomNothingIsWrittenAndNothingBreaks) {
 }
 
 TEST_F(Record, TheFolderIsForItsUserAlone) {
+  for (const char* variable : {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"}) unsetenv(variable);
   const std::string folder = record_folder();
   EXPECT_EQ(folder, path("koila-" + std::to_string(geteuid())));
   EXPECT_EQ(prepare_record_folder(), "");
@@ -644,6 +645,38 @@ TEST_F(Record, TheFolderIsForItsUserAlone) {
   chmod(folder.c_str(), 0700);
   ASSERT_EQ(chown(folder.c_str(), 12345, 12345), 0);
   EXPECT_NE(prepare_record_folder().find("somebody else's (user 12345)"), std::string::npos);
+}
+
+// Where somebody else was there first, what lies there is not looked at, and the record lies elsewhere.
+TEST_F(Record, AFolderThatIsNotTheUsersOwnIsLeftAlone) {
+  const std::string usual = path("koila-" + std::to_string(geteuid())), planted = "koila-" + std::to_string(geteuid()) + "/16777216.koila";
+  fs::create_directory(path("home"));
+  setenv("HOME", path("home").c_str(), 1);
+  for (const char* variable : {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME"}) unsetenv(variable);
+  ASSERT_EQ(prepare_record_folder(), "");
+  open(planted, 1 << 24);
+  EXPECT_EQ(find_records().size(), 1U);
+  EXPECT_EQ(record_folder_problem(), "");
+
+  chmod(usual.c_str(), 0777);
+  EXPECT_NE(record_folder_problem().find("open to others"), std::string::npos);
+  EXPECT_EQ(record_folder(), path("home/.koila-records"));
+  EXPECT_TRUE(find_records().empty());
+  EXPECT_EQ(record_of(1 << 24), "");
+  EXPECT_EQ(prepare_record_folder(), "");
+  struct stat status = {};
+  ASSERT_EQ(stat(path("home/.koila-records").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700U);
+
+  chmod(usual.c_str(), 0700);
+  EXPECT_EQ(record_folder(), usual);
+  if (geteuid() != 0) return;
+  EXPECT_EQ(find_records().size(), 1U);
+  ASSERT_EQ(chown(path(planted).c_str(), 4711, 4711), 0);
+  EXPECT_TRUE(find_records().empty()) << "the folder is the user's, and the file is not";
+  ASSERT_EQ(chown(usual.c_str(), 4711, 4711), 0);
+  EXPECT_NE(record_folder_problem().find("somebody else's (user 4711)"), std::string::npos);
+  EXPECT_EQ(record_folder(), path("home/.koila-records"));
 }
 
 TEST_F(Record, OfTheDeadTheLatestStay) {

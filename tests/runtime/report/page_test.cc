@@ -71,7 +71,7 @@ TEST(Page, ColoursOnlyWhenAsked) {
 TEST(Page, NothingInALineMovesTheCursor) {
   Page page;
   page.add("a\nb\x1b[2Jc\td\re", 0);
-  EXPECT_EQ(page.text({}), "koila:   a b [2Jc d e\n");
+  EXPECT_EQ(page.text({}), "koila:   a b?[2Jc d e\n");
 }
 
 TEST(Page, LosesWhatMattersLeastFirst) {
