@@ -8,6 +8,7 @@ from task import Task, family
 
 
 class HandedOut(Task):
+    wraps_errors = False
     budget_rows = 64
     splits = False  # exact or untouched is all that is asked for
     symmetric = False
@@ -105,6 +106,7 @@ class Scripted(nn.Module):
 @family
 class ScriptedNet(HandedOut):
     budget_rows = 128
+    wraps_errors = True
 
     def model(self):
         return torch.jit.script(Scripted())
@@ -213,3 +215,22 @@ class KeptThroughAFailure(Deep):
             with torch.no_grad():
                 assert torch.allclose(kept[0], model[:2](x))
         super().step(model, optimizer, data, record)
+
+
+@family
+class ReadAndThenTrained(Deep):
+    """The batch is read without gradients first, and has a gradient of its own afterwards."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        with torch.no_grad():
+            target = torch.tanh(model[0](x))
+        x.requires_grad_()
+        hidden = model[1](model[0](x))
+        loss = F.cross_entropy(model[2:](hidden), y) + (hidden - target).pow(2).mean() + x.pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        record.value("input", x.grad)
+        optimizer.step()
+        record.value("loss", loss)
