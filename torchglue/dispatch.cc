@@ -275,6 +275,7 @@ bool decompose(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   }
   const KeptArguments arguments(*stack, op.schema().arguments().size());
   try {
+    const RegionWork no_access;  // who takes a pointer here is to have all of its arguments as they are, and makes its results by itself
     op.redispatchBoxed(keys & kBelowInterceptor, stack);
     return true;
   } catch (const c10::Error& error) {

@@ -34,6 +34,7 @@ void before_kernel_access(const c10::TensorImpl& tensor) {
   if (storage == nullptr || deferred_registry().find_storage(storage).first == nullptr) return;
   const NoRawAccess koila;
   materialise_storage(storage);
+  raw_memory().note(tensor);  // it may be there to be written to
 }
 
 }  // namespace koila

@@ -23,10 +23,10 @@ void make_real(at::ArrayRef<c10::IValue> arguments);
 void before_kernel_access(const c10::TensorImpl& tensor);
 
 // While it lives, this thread is at work on a region: micro-batches run, or metadata of deferred tensors is looked at. Kernels that it calls see tensors of
-// micro-batches only.
+// micro-batches only. `at_work` false: it is not, for as long as a kernel of the program's runs.
 class RegionWork {
  public:
-  RegionWork() : before_(std::exchange(active(), true)) {}
+  explicit RegionWork(bool at_work = true) : before_(std::exchange(active(), at_work)) {}
   ~RegionWork() { active() = before_; }
   RegionWork(const RegionWork&) = delete;
   RegionWork& operator=(const RegionWork&) = delete;

@@ -254,6 +254,7 @@ bool in_rescue() { return !stack_of_rescues.empty(); }
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   make_real(torch::jit::last(*stack, op.schema().arguments().size()));
+  const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
 }

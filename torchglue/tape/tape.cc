@@ -254,8 +254,10 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
 void Tape::before_silent_write(const at::Tensor& tensor) {
   if (values_.empty() || storage_of(tensor) == nullptr) return;
   keep_before_write(tensor);
-  for (TapeValue& value : values_) {
-    if (value.storage != storage_of(tensor) || value.weak.expired()) continue;
+  for (TapeValueId id = 0; id < values_.size(); ++id) {
+    TapeValue& value = values_[id];
+    // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
+    if (value.storage != storage_of(tensor) || value.weak.expired() || find(value.weak._unsafe_get_target()) != id) continue;
     if (!value.is_capture()) {  // a view of it
       cut();
       return;
