@@ -1,5 +1,7 @@
 """No kernel sees a tensor without a value, and no program sees koila's word for one: budgets, and allocations that fail here and there, under every ladder."""
 
+import dataclasses
+
 import pytest
 
 import harness
@@ -40,6 +42,14 @@ def test_failures_here_and_there(family, ladder):
     case = case_of(family)
     for seed in range(10):
         check(case, run(case, "rescue", inject=f"passes:random:0.05:{seed}", KOILA_LADDER=LADDERS[ladder]))
+
+
+@pytest.mark.parametrize("family", ("scripted_net", "message_passing", "messages_into_few_nodes"))
+def test_each_allocation_of_the_second_step(family):
+    """TorchScript runs its own graph from then on."""
+    case = dataclasses.replace(case_of(family), limit_from=2)
+    for number in range(1, 31):
+        check(case_of(family), run(case, "rescue", inject=f"nth:{number}", KOILA_LADDER="1"))
 
 
 @pytest.mark.parametrize("rows", (1, 7))

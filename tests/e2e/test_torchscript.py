@@ -1,0 +1,54 @@
+"""A scripted net reads its values without gradients and hangs them on a graph of its own afterwards: whichever allocation fails, no part of a gradient is lost."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from harness import ROOT, clean_environment, koila_environment
+
+PROGRAM = textwrap.dedent("""
+    import sys
+    sys.path.append(sys.argv[2])
+    import torch
+    import torch.nn as nn
+    from koila_abi import Koila
+
+    koila = Koila()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(16, 64)
+
+        def forward(self, x):
+            h = torch.tanh(self.a(x))
+            g = torch.concat([h, h * 2], dim=1)
+            return h * 3 + g[:, :64] * 5 + g[:, 64:] * 7
+
+    torch.manual_seed(0)
+    plain = Net().double()
+    net = torch.jit.script(plain)
+    for step in range(2):  # the second runs the net's own graph
+        x = torch.randn(128, 16).double()
+        if step:
+            koila.limit(0, "nth:" + sys.argv[1])
+        out = net(x)
+        loss = out.sum()
+        net.zero_grad()
+        loss.backward()
+        koila.limit(0, None)
+        h = torch.tanh(plain.a(x)).detach()
+        d = (1 - h * h)
+    print([round(float(share), 6) for share in (net.a.bias.grad / d.sum(0))[:3]])
+""")
+
+
+@pytest.mark.parametrize("number", (3, 5, 7))
+def test_no_part_of_a_gradient_is_lost(tmp_path, number):
+    program = tmp_path / "program.py"  # TorchScript reads the source
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, program, str(number), ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
+                          capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[22.0, 22.0, 22.0]\n" and "rescued" in done.stderr, done.stdout + done.stderr[-2000:]
