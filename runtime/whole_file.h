@@ -30,7 +30,7 @@ int rename_partial(const std::string& partial, const std::string& path);
 int write_whole_file(const std::string& path, std::string_view text);
 
 // The same for a file that several processes write to, one at a time under a lock of the caller's: what one that was killed has left beside it goes. `like`: the
-// file that is replaced, whose owner and permissions it is to keep; null: there is none.
+// file that is replaced, whose owner and permissions it is to keep; null when no file is replaced.
 int write_shared_file(const std::string& path, std::string_view text, const struct stat* like);
 
 // What an error of these means: "Is a directory", or that there is something else than a file.

@@ -72,7 +72,7 @@ def choices(cache, timed):
 
 
 def test_a_cache_of_the_fastest_size(tmp_path, steady):
-    """What it says of memory holds by default too. The size that a clock has settled on does not, and stays there for who asks for it."""
+    """What the file says of memory is used by default too. The size that the clock has settled on is not used; it stays in the file for the next run under `fastest`."""
     cache, settled, without = tmp_path / "cache.json", tmp_path / "settled.json", tmp_path / "without.json"
     run("mlp", pauses=SLOWER, STEPS="40", KOILA_POLICY="fastest", KOILA_CACHE=str(settled))
     assert any(choices(settled, True)) and not any(choices(settled, False)), settled.read_text()

@@ -12,7 +12,7 @@ namespace koila {
 namespace {
 
 ForkLock first, second;
-int halves[2];  // equal, but for who holds `first`
+int halves[2];  // equal whenever `first` is not held
 
 // The exit code of a child of this process, 1 when it waits for ever.
 template <class F>

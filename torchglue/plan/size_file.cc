@@ -30,7 +30,7 @@ void SizeFile::load() {
     for (const CachedObservation& o : step.observations) observations.push_back({o.rows, o.bytes, o.seconds});
     std::vector<SizePolicy::Failure> failures;
     for (const CachedFailure& f : step.failures) failures.push_back({f.rows, f.available, 0, 0});
-    // A size that somebody else's clock has settled is none for who asks for sizes by memory alone.
+    // A size that was settled by the clock (`fastest`) is not taken by a process whose sizes follow from memory alone.
     std::map<int64_t, int64_t> choices;
     for (const CachedChoice& c : step.choices) {
       if (c.timed == policy->timed()) choices[c.available] = c.rows;
