@@ -193,7 +193,16 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         }
       }
       if (first != kNoTapeValue && is_seed(plan, first)) continue;  // made from another seed, and taken as it is
-      if (!reads_split(plan, op)) continue;
+      // What runs at the full batch would draw again, and get other numbers: what it drew is drawn.
+      const auto leave_drawn = [&] {
+        for (TapeValueId out : op.outputs) {
+          if (out != kNoTapeValue) plan.descends[out] = 0;
+        }
+      };
+      if (!reads_split(plan, op)) {
+        if (!op.in_place && drew(op)) leave_drawn();
+        continue;
+      }
       const OpTraits& traits = op_traits(op.op);
       OpCall call = call_on_tape(tape, op, batch, placement);
       masks.now_of(op);
@@ -205,6 +214,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       }
       const bool drawn = splits(verdict) && draws(traits.rule, call) && tape.draws_whole(op);
       if (drawn) verdict = Verdict::kNo;
+      const bool drawn_whole = verdict == Verdict::kNo && !op.in_place && drew(op);
       if (op.in_place && first != kNoTapeValue) {
         const bool frozen = read_whole.count(tape.values()[first].group) > 0;
         plan.frozen[&op - tape.ops().data()] = frozen;
@@ -216,11 +226,9 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
         }
         if (!kept) verdict = Verdict::kNo;
       }
-      if (drawn || verdict == Verdict::kReal) {
-        if ((traits.rule->flags & kRandom) == 0) continue;
-        for (TapeValueId out : op.outputs) {  // noise that was drawn is drawn
-          if (out != kNoTapeValue) plan.descends[out] = 0;
-        }
+      if (drawn || drawn_whole || verdict == Verdict::kReal) {
+        if (!drawn_whole && (traits.rule->flags & kRandom) == 0) continue;
+        leave_drawn();
         continue;
       }
       if (verdict == Verdict::kNo) {

@@ -1,6 +1,7 @@
 #include "torchglue/region/deferred.h"
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <string_view>
 
@@ -13,6 +14,7 @@ namespace koila {
 
 // Python's bindings of factories (`zeros_like`) strip what they return of its autograd metadata: such a tensor is not dead.
 DeferredMeta::~DeferredMeta() {
+  if (region_ == nullptr) return;
   const NoRawAccess koila;
   const bool alive = c10::raw::intrusive_ptr::use_count(impl_) > 0;
   if (alive && impl_->autograd_meta() == nullptr && region_->keeps(impl_, value_)) {
@@ -20,6 +22,18 @@ DeferredMeta::~DeferredMeta() {
     return;
   }
   region_->on_death(impl_, value_);
+}
+
+void DeferredMeta::let_go() {
+  if (region_ == nullptr) return;
+  const auto region = std::move(region_);
+  region->on_death(impl_, value_);
+}
+
+void let_go_of_region(const at::Tensor& tensor) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  auto* meta = dynamic_cast<DeferredMeta*>(impl->autograd_meta());
+  if (meta != nullptr && deferred_registry().find(impl).region == nullptr) meta->let_go();
 }
 
 DeferredRegistry& deferred_registry() {
@@ -61,6 +75,13 @@ std::pair<Region*, uint32_t> DeferredRegistry::find_storage(const c10::StorageIm
   std::lock_guard lock(mutex_);
   auto it = storages_.find(storage);
   return it == storages_.end() ? std::pair<Region*, uint32_t>{nullptr, 0} : it->second;
+}
+
+void DeferredRegistry::forget(const Region* region) {
+  std::lock_guard lock(mutex_);
+  for (auto it = impls_.begin(); it != impls_.end();) it = it->second.region == region ? impls_.erase(it) : std::next(it);
+  for (auto it = storages_.begin(); it != storages_.end();) it = it->second.first == region ? storages_.erase(it) : std::next(it);
+  note_any();
 }
 
 void DeferredRegistry::lose(const at::Storage& storage) {

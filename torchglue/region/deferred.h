@@ -25,11 +25,17 @@ struct DeferredMeta : torch::autograd::AutogradMeta {
       : region_(std::move(region)), impl_(impl), value_(value) {}
   ~DeferredMeta() override;
 
+  // The tensor has its value and is the program's own from now on. A region that reads it must not be held by it: the two would live for ever.
+  void let_go();
+
  private:
   std::shared_ptr<Region> region_;
   c10::TensorImpl* impl_;
   ValueId value_;
 };
+
+// let_go(), where the tensor was deferred once and no longer is.
+void let_go_of_region(const at::Tensor& tensor);
 
 // Which tensors and storages belong to which region. Touched by the owner thread, and by whichever thread lets the last reference to a
 // deferred tensor go: hence the mutex, held for look-ups only, never while anything runs.
@@ -45,6 +51,8 @@ class DeferredRegistry {
 
   void add_storage(const c10::StorageImpl* storage, Region* region, uint32_t group);
   void remove_storage(const c10::StorageImpl* storage);
+  // Nothing points to a region once it is gone.
+  void forget(const Region* region);
   // The storage has lost its value for good, see lose_the_rest(). Gives up its memory.
   void lose(const at::Storage& storage);
   bool is_lost(const c10::StorageImpl* storage) const;

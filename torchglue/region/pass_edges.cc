@@ -2,21 +2,29 @@
 
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <set>
 
+#include "torchglue/compat/hooks.h"
 #include "torchglue/region/node.h"
+#include "torchglue/region/region.h"
 
 namespace koila {
 
 using torch::autograd::Edge;
 using torch::autograd::Node;
 
-PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
-  struct Reached {
-    NodePtr node;
-    std::set<uint32_t> inputs;
-    std::set<size_t> edges;
-  };
+namespace {
+
+// What a pass comes by of a region's node: outputs that it brings gradients for, and edges that they go on along.
+struct Reached {
+  NodePtr node;
+  std::set<uint32_t> outputs;
+  std::set<size_t> edges;
+};
+
+ska::flat_hash_map<RegionNode*, Reached> reach(const torch::autograd::edge_list& roots) {
   ska::flat_hash_map<RegionNode*, Reached> regions;
   ska::flat_hash_set<Node*> seen;
   std::vector<Edge> stack(roots.begin(), roots.end());
@@ -32,22 +40,57 @@ PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
     }
     Reached& reached = regions[region_node];
     reached.node = edge.function;
-    if (!reached.inputs.insert(edge.input_nr).second) continue;
+    if (!reached.outputs.insert(edge.input_nr).second) continue;
     for (size_t wanted : region_node->region()->edges_behind(region_node->outputs()[edge.input_nr])) {
       if (reached.edges.insert(wanted).second) stack.push_back(region_node->next_edges()[wanted]);
     }
   }
-  for (auto& [node, reached] : regions) {
-    auto& taken = taken_.emplace_back(reached.node, std::vector<std::pair<size_t, Edge>>()).second;
+  return regions;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<Region>> regions_behind(const torch::autograd::edge_list& roots) {
+  std::vector<std::shared_ptr<Region>> regions;
+  for (const auto& [node, reached] : reach(roots)) regions.push_back(node->region());
+  return regions;
+}
+
+PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
+  for (auto& [node, reached] : reach(roots)) {
+    Taken& taken = taken_.emplace_back();
+    taken.node = reached.node;
     for (size_t i = 0; i < node->next_edges().size(); ++i) {
-      if (reached.edges.count(i) == 0) taken.emplace_back(i, node->exchange_edge(i, Edge()));
+      if (reached.edges.count(i) == 0) taken.edges.emplace_back(i, node->exchange_edge(i, Edge()));
+    }
+    auto& hooks = node->tensor_pre_hooks();
+    for (size_t i = hooks.size(); i-- > 0;) {
+      const auto output = output_of(*hooks[i]);
+      if (!output || reached.outputs.count(static_cast<uint32_t>(*output)) > 0) continue;
+      taken.hooks.emplace_back(i, std::move(hooks[i]));
+      hooks.erase(hooks.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    auto& retaining = node->retains_grad_hooks();
+    for (auto it = retaining.begin(); it != retaining.end();) {
+      if (reached.outputs.count(static_cast<uint32_t>(it->first)) > 0) {
+        ++it;
+        continue;
+      }
+      taken.retains_grad.emplace_back(it->first, std::move(it->second));
+      it = retaining.erase(it);
     }
   }
 }
 
 PassEdges::~PassEdges() {
-  for (auto& [node, taken] : taken_) {
-    for (auto& [i, edge] : taken) static_cast<RegionNode*>(node.get())->exchange_edge(i, std::move(edge));
+  for (Taken& taken : taken_) {
+    auto* node = static_cast<RegionNode*>(taken.node.get());
+    for (auto& [i, edge] : taken.edges) node->exchange_edge(i, std::move(edge));
+    auto& hooks = node->tensor_pre_hooks();
+    for (auto it = taken.hooks.rbegin(); it != taken.hooks.rend(); ++it) {
+      hooks.insert(hooks.begin() + static_cast<std::ptrdiff_t>(std::min(it->first, hooks.size())), std::move(it->second));
+    }
+    for (auto& [output, hook] : taken.retains_grad) node->retains_grad_hooks().try_emplace(output, std::move(hook));
   }
 }
 

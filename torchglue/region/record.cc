@@ -91,7 +91,10 @@ Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(b
   first_.grad = true;
 }
 
-Region::~Region() { release(); }
+Region::~Region() {
+  release();
+  if (deferred_registry().any()) deferred_registry().forget(this);
+}
 
 bool Region::has_deferred() const {
   return std::any_of(values_.begin(), values_.end(), [&](const Value& v) { return v.impl != nullptr && !groups_[v.group].materialised; });
@@ -162,6 +165,7 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   }
   // The tape must not make something else of it, or of the graph that it hangs on, now that this region reads it.
   if (!session().converting) session().tape.settle(tensor);
+  let_go_of_region(tensor);
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
   captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor)});
@@ -424,6 +428,12 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (alias == nullptr && storage_of(local) != nullptr && storage_of(l.local) == storage_of(local)) alias = &l;
     }
     if (same != nullptr) {
+      // Of one row an operator may hand back an argument that it repeats for many: broadcast_tensors() for a tensor of one row.
+      if (placement.is_shard() && placement.dim < local.dim()) {
+        std::vector<int64_t> whole = local.sizes().vec();
+        whole[placement.dim] = placement.extent(batch_);
+        if (same->full->sizes() != at::IntArrayRef(whole)) throw AliasOfCapture();
+      }
       if (traits.in_place && flat == 1) {
         const ValueId id = same->value;
         in.outputs.push_back(id);

@@ -198,8 +198,10 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
     refuse_split_step(describe_out_of_memory("autograd.grad"), "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.", 0);
   }
   const int depth = s.engine_depth - 1;
-  for (const auto& region : s.live_regions()) {
-    if (region->depth() == depth) region->check_hooks();
+  if (!s.live_regions().empty()) {
+    for (const auto& region : regions_behind(roots)) {
+      if (region->depth() == depth) region->check_hooks();
+    }
   }
   const bool lazy = std::any_of(roots.begin(), roots.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
   if (s.forced_micro_batch() > 0 && !lazy && !s.tape.empty()) {

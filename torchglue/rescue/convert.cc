@@ -286,6 +286,10 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       if (is_dropped(op, ref)) continue;
+      const TapeValue& read = tape.values()[ref.value];
+      if (graphs == Graphs::kUsedUp && !plan.descends[ref.value] && !read.is_capture() && read.differentiable() && drew(tape.ops()[read.producer])) {
+        throw CannotConvert("random draws of " + tape.ops()[read.producer].op.schema().name() + " are made for the whole batch, and its part of the graph is used up.");
+      }
       if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
     }
   }
@@ -460,10 +464,12 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   for (const Seed& seed : plan.seeds) {
     if (!seed.created) s.marks.add(tape.values()[seed.value].lock(), seed.placement, plan.batch, micro_batch);
   }
-  const auto region = s.region_for(plan.batch, micro_batch, device);
+  auto region = s.region_for(plan.batch, micro_batch, device);
 
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
+    // An operator that runs again may write to what the region has read, which ends a region without gradients.
+    if (!region->open()) region = s.region_for(plan.batch, micro_batch, device);
     converting.at = i;
     const TapeOp& op = tape.ops()[i];
     const OpTraits& traits = op_traits(op.op);

@@ -1,0 +1,283 @@
+"""scripts/fuzz: generated training programs, plain against koila. See docs/fuzzing.md."""
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import json
+import os
+import pickle
+import random
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
+PATIENCE = 60  # seconds for one program in all its settings
+TURN = 400  # programs that one process takes
+
+LADDERS = ("", "", "0", "1", "0,1", "0,1", "2")
+
+
+def configurations(choices, device):
+    """Environments, one a process."""
+    while True:
+        environment = {"KOILA_LADDER": choices.choice(LADDERS)}
+        way = choices.randrange(8)
+        if way == 0:
+            environment["KOILA_MICROBATCH"] = str(choices.choice((1, 1, 2, 3, 5)))
+        elif way == 1:
+            environment["KOILA_MODE"] = "lazy"
+        elif way == 2:
+            environment["KOILA_POLICY"] = choices.choice(("pow2", "fastest"))
+        elif way == 3:
+            environment = {"KOILA_FUZZ_FREE": "1"}
+        if device == "cuda":
+            environment["KOILA_FUZZ_DEVICE"] = "cuda"
+        yield {name: value for name, value in environment.items() if value}
+
+
+class Gone(Exception):
+    """The process ended, or took too long."""
+
+
+class Worker:
+    def __init__(self, environment=None):
+        self.log = tempfile.TemporaryFile()
+        base = {name: value for name, value in os.environ.items() if not name.startswith("KOILA_") and name != "LD_PRELOAD"}
+        base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if environment is not None:
+            base |= {"LD_PRELOAD": str(LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
+        self.process = subprocess.Popen([sys.executable, str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
+
+    def ask(self, *request):
+        self.send(*request)
+        return self.answer()
+
+    def send(self, *request):
+        data = pickle.dumps(request)
+        try:
+            self.process.stdin.write(struct.pack("<q", len(data)) + data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer says so
+
+    def answer(self, patience=PATIENCE):
+        head = self._read(8, time.monotonic() + patience)
+        return pickle.loads(self._read(struct.unpack("<q", head)[0], time.monotonic() + patience))
+
+    def _read(self, count, until):
+        data = b""
+        fd = self.process.stdout.fileno()
+        while len(data) < count:
+            if not select.select([fd], [], [], max(0.0, until - time.monotonic()))[0]:
+                self.process.kill()
+                self.process.wait()
+                raise Gone("hang")
+            part = os.read(fd, count - len(data))
+            if not part:
+                status = self.process.wait()
+                raise Gone(f"crash: signal {-status}" if status < 0 else f"crash: exit status {status}")
+            data += part
+        return data
+
+    def last_words(self):
+        self.log.seek(max(0, self.log.seek(0, 2) - 1500))
+        return self.log.read().decode(errors="replace").strip()
+
+    def end(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+@dataclasses.dataclass
+class Finding:
+    seed: int
+    environment: dict
+    kind: str
+    detail: str
+    setting: object
+    blob: tuple
+    before: list  # settings of the same program before it
+    history: list  # seeds that the process had run, this one last
+
+
+class Tally:
+    """What all lanes have done."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.verdicts = collections.Counter()
+        self.operators = collections.Counter()
+        self.pairs = collections.Counter()
+        self.useless = collections.Counter()
+        self.refusals = collections.Counter()
+        self.programs = 0
+        self.runs = 0
+        self.findings = []
+
+    def add(self, program, verdicts):
+        with self.lock:
+            self.programs += 1
+            self.runs += len(verdicts)
+            for verdict in verdicts:
+                self.verdicts[verdict.kind] += 1
+            maker = {}
+            for statement in program.setup + program.step:
+                self.operators.update(statement.operators)
+                for operator in statement.operators:
+                    self.pairs.update((maker[name], operator) for name in statement.uses if name in maker)
+                for name in statement.defines:
+                    if statement.operators:
+                        maker[name] = statement.operators[-1]
+
+
+class Lane(threading.Thread):
+    """One plain process and one under koila, side by side."""
+
+    def __init__(self, tally, seeds, configurations, until, found, turn=TURN):
+        super().__init__(daemon=True)
+        self.tally, self.seeds, self.configurations, self.until, self.found, self.turn = tally, seeds, configurations, until, found, turn
+        self.problem = None
+
+    def run(self):
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001
+            self.problem = error
+            raise
+
+    def _run(self):
+        plain = Worker()
+        try:
+            while time.monotonic() < self.until:
+                environment = next(self.configurations)
+                under_koila = Worker(environment)
+                history = []
+                made = self._make(plain)
+                while made and len(history) < self.turn and time.monotonic() < self.until:
+                    seed, blob = made
+                    under_koila.send("run", blob, seed)
+                    made = self._make(plain)  # while koila's process works
+                    history.append(seed)
+                    try:
+                        verdicts = under_koila.answer()
+                    except Gone as gone:
+                        self._report(Finding(seed, environment, str(gone), under_koila.last_words(), None, blob, [], history))
+                        break
+                    self.tally.add(pickle.loads(blob[0]), verdicts)
+                    for verdict in verdicts:
+                        if verdict.kind == "refused":
+                            continue
+                        if verdict.bad:
+                            self._report(Finding(seed, environment, verdict.kind, verdict.detail, verdict.setting, blob, [v.setting for v in verdicts[:verdicts.index(verdict)]], list(history)))
+                            break
+                under_koila.end()
+                if not made:
+                    break
+        finally:
+            plain.end()
+
+    def _make(self, plain):
+        for seed in self.seeds:
+            blob = plain.ask("make", seed)
+            if isinstance(blob, tuple):
+                return seed, blob
+            with self.tally.lock:
+                self.tally.useless[blob.split(":")[0]] += 1
+        return None
+
+    def _report(self, finding):
+        with self.tally.lock:
+            self.tally.findings.append(finding)
+        self.found(finding)
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/fuzz")
+    parser.add_argument("--minutes", type=float, default=1)
+    parser.add_argument("--programs", type=int, help="so many programs, whatever the time")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed; the time of day unless set")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="pairs of processes; each keeps one to two cores busy")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for every process under koila, instead of random ones")
+    parser.add_argument("--keep", default=str(ROOT / ".cache" / "fuzz"), help="where what is found goes")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--most", type=int, default=20, help="ends after so many findings")
+    parser.add_argument("--shrink", nargs="+", metavar="FILE", help="makes the findings of an earlier run (.pickle files in --keep) small, and runs nothing else")
+    parser.add_argument("--table", help="writes the counts by operator and by pair of neighbours, as JSON")
+    options = parser.parse_args()
+    if options.shrink:
+        import shrink
+        shrink.keep([pickle.loads(Path(name).read_bytes()) for name in options.shrink], Path(options.keep), shrinking=True, say=say)
+        return 0
+    first = int(time.time()) % 10**8 * 1000 if options.seed is None else options.seed
+    seeds = itertools.count(first) if not options.programs else iter(range(first, first + options.programs))
+    lock = threading.Lock()
+
+    class Shared:
+        def __init__(self, values):
+            self.values = iter(values)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            with lock:
+                return next(self.values)
+
+    fixed = dict(text.split("=", 1) for text in options.set)
+    environments = itertools.repeat(fixed) if fixed else configurations(random.Random(first), options.device)
+    until = time.monotonic() + (10**9 if options.programs else options.minutes * 60)
+    tally = Tally()
+    say(f"seeds from {first}")
+    begin = time.monotonic()
+
+    def found(finding):
+        say(f"FOUND {finding.kind}: seed {finding.seed}, {finding.setting}, {json.dumps(finding.environment)}: {finding.detail[-400:]}")
+
+    shared_seeds, shared_environments = Shared(seeds), Shared(environments)
+    lanes = [Lane(tally, shared_seeds, shared_environments, until, found) for _ in range(options.jobs)]
+    for lane in lanes:
+        lane.start()
+    told = begin
+    while any(lane.is_alive() for lane in lanes):
+        time.sleep(0.2)
+        if time.monotonic() - told > 60:
+            told = time.monotonic()
+            say(f"{tally.programs} programs, {tally.runs} runs, {len(tally.findings)} found, {tally.programs / (told - begin):.1f} programs a second")
+        if len(tally.findings) >= options.most:
+            for lane in lanes:
+                lane.until = 0
+    seconds = time.monotonic() - begin
+    if tally.findings:
+        import shrink
+        shrink.keep(tally.findings, Path(options.keep), shrinking=not options.no_shrink, say=say)
+    if options.table:
+        Path(options.table).write_text(json.dumps({"operators": tally.operators.most_common(), "pairs": len(tally.pairs)}))
+    say(f"{tally.programs} programs, {tally.runs} runs ({', '.join(f'{n} {kind}' for kind, n in tally.verdicts.most_common())}) in {seconds:.0f} s; {tally.runs / seconds:.1f} runs and {tally.programs / seconds:.1f} programs a second")
+    say(f"{len(tally.operators)} operators and styles, {len(tally.pairs)} pairs of neighbours; seeds of no use: {dict(tally.useless.most_common())}")
+    say(f"{len(tally.findings)} found")
+    broken = [lane.problem for lane in lanes if lane.problem]
+    return 2 if broken else 1 if tally.findings else 0
+
+
+if __name__ == "__main__":
+    import driver  # as itself, so that what is pickled is found again
+
+    sys.exit(driver.main())

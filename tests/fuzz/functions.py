@@ -1,0 +1,81 @@
+"""Functions of a program's own, as people write them."""
+
+import torch
+
+
+class Scale(torch.autograd.Function):
+    """Twice its input, three times the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class Square(torch.autograd.Function):
+    """With a saved tensor."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+class Halves(torch.autograd.Function):
+    """Two outputs, of which one has no gradient, and a number beside the tensor."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        sign = x.sign()
+        ctx.mark_non_differentiable(sign)
+        return x * factor, sign
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        return gradient * ctx.factor, None
+
+
+class Identity(torch.autograd.Function):
+    """A straight-through estimator: rounds, and hands the gradient on."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return (x * 4).floor() / 4
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Marked(torch.autograd.Function):
+    """Writes to its input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(1.5)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 1.5
+
+
+class Bent(torch.autograd.Function):
+    """Its values are each row's own, its gradient is not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 + gradient.mean(0, keepdim=True)

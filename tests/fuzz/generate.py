@@ -1,0 +1,257 @@
+"""Makes a training program from a seed."""
+
+import operators  # noqa: F401
+import torch
+import wild  # noqa: F401
+from context import Context
+from notes import Notes
+from operators import WEIGHTS
+from program import Statement
+
+# Of noise as small as rounding; a program that blows it up further says nothing about who rounds differently.
+NOISE, MOST_AMPLIFIED = 1e-13, 1e-8
+
+LOSSES = {"mean": "{h}.mean()", "square": "{h}.pow(2).mean()", "sum": "{h}.sum() * 0.1", "mse": "F.mse_loss({h}, torch.randn({s}))", "l1": "F.l1_loss({h}, torch.randn({s}))", "smooth_l1": "F.smooth_l1_loss({h}, torch.zeros_like({h}))",
+          "huber": "F.huber_loss({h}, torch.ones_like({h}), reduction='sum')", "bce": "F.binary_cross_entropy_with_logits({h}, torch.rand({s}))", "variance": "(1 - (({h}.flatten(1).var(0) + 1e-2).sqrt())).relu().mean() + {h}.square().mean()",
+          "logsumexp": "{h}.flatten().logsumexp(0)", "tanh_mean": "{h}.tanh().mean(0).sum()", "max_rows": "{h}.flatten(1).max(0).values.mean()", "item_scaled": "{h}.square().mean() / {h}.detach().square().mean().add(0.1)", "none_mean": "F.mse_loss({h}, torch.randn({s}), reduction='none').mean()",
+          "weighted": "({h} * torch.rand({h}.shape[:1]).view(-1, {ones})).sum() / {h}.shape[0]", "masked": "({h} * (torch.rand({s}) > 0.4)).sum() / 7", "poisson": "F.poisson_nll_loss({h}.clamp(max=2), torch.rand({s}))", "gaussian": "F.gaussian_nll_loss({h}, torch.randn({s}), {h}.square() + 0.5)",
+          "kl": "F.kl_div({h}.log_softmax(-1), torch.rand({s}).softmax(-1), reduction='batchmean')", "normalized": "F.normalize({h}.flatten(1), dim=1).square().sum() * 0.1 + {h}.mean()", "norm": "({h} + 0.01).norm()", "hinge": "(1 - {h}).clamp(min=0).mean()", "entropy": "-({h}.softmax(-1) * {h}.log_softmax(-1)).sum(-1).mean()"}
+CLASSIFY = {"cross_entropy": "F.cross_entropy({h}, torch.randint({f}, ({b},)))", "smoothing": "F.cross_entropy({h}, torch.randint({f}, ({b},)), label_smoothing=0.1)", "ignored": "F.cross_entropy({h}, torch.randint({f}, ({b},)), ignore_index=0)",
+            "class_weights": "F.cross_entropy({h}, torch.randint({f}, ({b},)), weight=torch.linspace(0.5, 1.5, {f}))", "sum": "F.cross_entropy({h}, torch.randint({f}, ({b},)), reduction='sum')", "nll": "F.nll_loss({h}.log_softmax(1), torch.randint({f}, ({b},)))",
+            "rows": "F.cross_entropy({h}, torch.randint({f}, ({b},)), reduction='none').mean()", "probabilities": "F.cross_entropy({h}, torch.rand({b}, {f}).softmax(1))", "contrast": "F.cross_entropy(F.normalize({h}, dim=1) @ F.normalize({h}, dim=1).T * 3, torch.arange({b}))",
+            "multi_margin": "F.multi_margin_loss({h}, torch.randint({f}, ({b},)))", "triplet": "F.triplet_margin_loss({h}, {h}.roll(1, 0), {h}.flip(0))", "focal": "((1 - {h}.softmax(1)[torch.arange({b}), 0]) ** 2 * F.cross_entropy({h}, torch.zeros({b}, dtype=torch.long), reduction='none')).mean()",
+            "accuracy": "F.cross_entropy({h}, torch.randint({f}, ({b},)))\nnote.value('accuracy', ({h}.argmax(1) == 0).double().mean().item())", "multilabel": "F.multilabel_soft_margin_loss({h}, (torch.rand({b}, {f}) > 0.5).double())", "kl_teacher": "F.kl_div({h}.log_softmax(1), {h}.detach().flip(0).softmax(1), reduction='batchmean')",
+            "cosine": "F.cosine_embedding_loss({h}, {h}.detach().roll(1, 0), torch.ones({b}))", "ranking": "F.margin_ranking_loss({h}[:, 0], {h}[:, -1], torch.ones({b}))", "supervised_contrast": "-(({h} @ {h}.T).log_softmax(1) * (torch.arange({b}) % 2 == 0)).sum() / {b}"}
+
+OPTIMIZERS = ("torch.optim.SGD(trained, lr=0.05)", "torch.optim.SGD(trained, lr=0.05, momentum=0.9)", "torch.optim.SGD(trained, lr=0.05, weight_decay=0.01, nesterov=True, momentum=0.8)", "torch.optim.Adam(trained, lr=0.01, eps=1e-3)",
+              "torch.optim.AdamW(trained, lr=0.01, eps=1e-3)", "torch.optim.RMSprop(trained, lr=0.01, eps=1e-2)", "torch.optim.SGD(trained, lr=0.05, foreach=True)")
+
+# Steps without an operator that couples or breaks anything: these come first and often, so that most programs split.
+FIRST = ("module", "product", "recurrent", "attention")
+
+
+def inputs(c):
+    """The batches of a step."""
+    rows = c.any((1, 2, 3, 4, 5, 6, 8, 8, 8, 10, 12, 12, 16, 24))
+    c.ragged = c.one_in(6)
+    c.rows = 13 if c.ragged else rows
+    if c.ragged:
+        c.add(f"b0 = 13 if step < 1 else {c.any((1, 2, 5, 7))}", ("b0",))
+        c.namespace["b0"] = 13
+    b = c.size(c.rows)
+    for _ in range(c.any((1, 1, 1, 2, 3))):
+        t, f = c.any((2, 3, 4, 5)), c.any((2, 3, 4, 6, 6, 8) if c.ragged else (2, 3, 4, 6, 6, 8, c.rows))
+        sizes = c.any((f"{b}, {f}", f"{b}, {f}", f"{b}, {f}", f"{b}, {t}, {f}", f"{b}, {t}, {f}", f"{t}, {b}, {f}", f"{b}, {c.any((1, 2, 3, 4))}, 4, {c.any((4, 6))}", f"{b}"))
+        kind = c.random.randrange(10)
+        name = c.new("x")
+        if kind == 0:
+            c.add(f"{name} = torch.randint(7, ({sizes if sizes.count(',') < 2 else f'{b}, {t}'},))", (name,), ("tokens",))
+        elif kind == 1 and not c.ragged:
+            data = c.setup("d", f"torch.randn(3, {sizes})")
+            if data:
+                c.add(f"{name} = note.data({data}[step].clone())", (name,), ("dataset",))
+        elif kind == 2:
+            c.add(f"{name} = note.data(torch.randn({sizes})).requires_grad_()", (name,), ("input_gradient",))
+        else:
+            c.add(f"{name} = note.data(torch.randn({sizes}))", (name,), ("input",))
+    if not c.floats:
+        name = c.new("x")
+        c.add(f"{name} = note.data(torch.randn({b}, 4))", (name,), ("input",))
+
+
+def body(c):
+    kinds, weights = zip(*WEIGHTS.items())
+    named = {function.__name__: function for function in kinds}
+    for _ in range(c.any((0, 1, 1, 2))):
+        named[c.any(FIRST)](c)
+    for _ in range(c.random.randrange(1, 13)):
+        for _ in range(4):
+            if c.random.choices(kinds, weights)[0](c):
+                break
+
+
+def loss(c):
+    """The name of a scalar that has a gradient, or None."""
+    fit = [name for name in c.floats if c.tensor(name).requires_grad and name[0] == "h"]
+    if not fit:
+        return None
+    h = c.any(fit[-3:])
+    sizes = c.sizes(h)
+    name = c.new("l")
+    table = CLASSIFY if len(sizes) == 2 and c.one_in(2) else LOSSES
+    key = c.any(table)
+    text = table[key].format(h=h, s=c.list_of(sizes) or "()", b=c.size(sizes[0]) if sizes else 1, f=c.size(sizes[-1]) if sizes else 1, ones=", ".join("1" for _ in sizes[1:]))
+    text = text.replace("view(-1, )", "view(-1)")
+    if not c.add(f"{name} = {text}", (name,), (f"loss_{key}",)):
+        return None
+    return name if c.tensor(name).dim() == 0 and c.tensor(name).requires_grad else None
+
+
+def backward(c, losses):
+    """What a step does with its losses."""
+    def put(text, *operators):
+        c.program.step.append(Statement(text, (), operators))
+
+    noted = "; ".join(f"note.value('loss', {name}{c.any(('', '.item()', '.detach()'))})" for name in losses)
+    if c.one_in(2):
+        put(noted, "read_loss")
+    total = " + ".join(losses)
+    choice = c.random.randrange(12)
+    zero = c.any(("o0.zero_grad()", "o0.zero_grad(set_to_none=False)", "net.zero_grad()\nfor p in trained: p.grad = None"))
+    every = c.one_in(8)
+    if not every:
+        put(zero, "zero_grad")
+    if choice <= 5 or len(losses) == 1 and choice <= 7:
+        put(f"({total}).backward()", "backward")
+    elif choice == 6:
+        put("\n".join(f"{name}.backward(retain_graph={name != losses[-1]})" for name in losses), "retain_graph")
+    elif choice == 7:
+        put(f"torch.autograd.backward([{', '.join(losses)}])", "backward_of_list")
+    elif choice == 8:
+        put(f"for p, g in zip(trained, torch.autograd.grad({total}, trained, allow_unused=True)):\n    p.grad = g", "grad")
+    elif choice == 9:
+        put(f"({total}).backward(torch.tensor(2.0))", "backward_with_gradient")
+    elif choice == 10:
+        put(f"({total}).backward(retain_graph=True)\n({losses[0]} * 0.5).backward()", "backward_twice")
+    else:
+        put(f"(({total}) / 2).backward()", "backward_of_half")
+    if c.one_in(3):
+        put(noted, "read_loss")
+    if c.one_in(5):
+        put(c.any(("note.value('norm', nn.utils.clip_grad_norm_(trained, 0.5).item())", "nn.utils.clip_grad_value_(trained, 0.1)", "for p in trained:\n    if p.grad is not None: p.grad.mul_(0.5)")), "clip")
+    put("o0.step()" if not every else "if step % 2 == 1:\n    o0.step()\n    o0.zero_grad()", "optimizer")
+    if c.one_in(6):
+        kept = [name for name in c.floats if name[0] == "h"]
+        if kept:
+            put(f"note.value('after', {c.any(kept)}.detach().sum().item())", "read_after")
+    modules = [name for name, key in c.modules.items() if key[0] in ("linear", "square", "mlp", "bn1", "bnmlp", "layer_norm")]
+    if c.one_in(5) and modules:
+        m = c.any(modules)
+        width = c.modules[m][1] if len(c.modules[m]) > 1 else 4
+        put(f"net.eval()\nwith torch.{c.any(('no_grad', 'inference_mode'))}():\n    note.value('evaluated', {m}(torch.ones(5, {width})))\nnet.train()", "evaluation")
+
+
+def make(seed):
+    """A program, or None where nothing came of the seed."""
+    c = Context(seed)
+    inputs(c)
+    body(c)
+    losses = [name for name in (loss(c) for _ in range(c.any((1, 1, 1, 2, 3)))) if name]
+    if not losses and len([n for n in c.floats if len(c.sizes(n)) >= 1]):
+        named = {function.__name__: function for function in WEIGHTS}
+        named["product"](c)
+        losses = [name for name in (loss(c),) if name]
+    if not losses or not (c.program.names("m") or c.program.names("w")):
+        return None
+    c.program.setup.append(Statement(f"o0 = {c.any(OPTIMIZERS)}", ("o0",), (), "setup"))
+    backward(c, losses)
+    c.program.steps = c.any((2, 2, 3))
+    return c.program
+
+
+def outcome(program, notes):
+    """Runs it: what it ended with, "ok" or an exception."""
+    function = program.compiled()
+    try:
+        function(notes)
+    except Exception as error:  # noqa: BLE001
+        return error
+    finally:
+        torch.set_grad_enabled(True)
+    return "ok"
+
+
+def distance(a, b, scale):
+    if isinstance(a, torch.Tensor):
+        if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        if a.numel() == 0:
+            return 0.0
+        if not a.is_floating_point():
+            return 0.0 if torch.equal(a, b) else float("inf")
+        a, b = a.double(), b.double()
+        if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
+            return float("inf")
+        return (a - b).nan_to_num(0, 0, 0).abs().max().item() / max(scale, a.nan_to_num(0, 0, 0).abs().max().item(), 1e-12)
+    if isinstance(a, float) and isinstance(b, float):
+        if a == b or a != a and b != b:
+            return 0.0
+        return abs(a - b) / max(scale, abs(a), 1e-12)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+        return max((distance(x, y, max([scale] + [abs(z) for z in a if isinstance(z, float)])) for x, y in zip(a, b)), default=0.0)
+    return 0.0 if type(a) is type(b) and a == b else float("inf")
+
+
+def group(key):
+    return key.rstrip("'").split("/")[1]
+
+
+def scales(values):
+    """A value may be zero by nature, and hold rounding only: a thousandth of the largest of its like is what counts."""
+    found = {}
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            found[group(key)] = max(found.get(group(key), 0.0), value.double().nan_to_num(0, 0, 0).abs().max().item() * 1e-3)
+        elif isinstance(value, float):
+            found[group(key)] = max(found.get(group(key), 0.0), abs(value) * 1e-3)
+    return found
+
+
+def differences(a, b, all_of_them=True):
+    """(distance, key), the worst first; of what both have where not all is asked for."""
+    scale = scales(a)
+    found = []
+    for key, value in a.items():
+        if key in b:
+            found.append((distance(value, b[key], scale.get(group(key), 0.0)), key))
+        elif all_of_them:
+            found.append((float("inf"), key))
+    found += [(float("inf"), key) for key in b if key not in a] if all_of_them else []
+    return sorted(found, key=lambda pair: -pair[0])
+
+
+def plain_values(program):
+    """What a plain run of the program leaves, or a text that says why it is of no use."""
+    notes = Notes()
+    ended = outcome(program, notes)
+    if ended != "ok":
+        return f"plain: {type(ended).__name__}: {str(ended)[:200]}"
+    noisy = Notes(noise=NOISE)
+    if outcome(program, noisy) != "ok":
+        return "fails under noise"
+    worst = differences(notes.values, noisy.values)
+    if worst and worst[0][0] > MOST_AMPLIFIED:
+        return f"ill-conditioned: {worst[0]}"
+    return notes.values
+
+
+def generate(seed):
+    """(program, values), or (None, why)."""
+    program = make(seed)
+    if program is None:
+        return None, "nothing to train"
+    values = plain_values(program)
+    if isinstance(values, str):
+        return None, values
+    return program, values
+
+
+if __name__ == "__main__":
+    import sys
+    import time
+    import warnings
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    begin, end = int(sys.argv[1]), int(sys.argv[2])
+    why = {}
+    start, made = time.time(), 0
+    for seed in range(begin, end):
+        program, values = generate(seed)
+        made += program is not None
+        if program is None:
+            why.setdefault(values.split(":")[0] + ":" + values[6:60] if values.startswith("plain") else values.split(":")[0], []).append(seed)
+        elif end - begin <= 2:
+            print(program.source())
+    print(made, "of", end - begin, "in", time.time() - start, "s")
+    for text, seeds in sorted(why.items(), key=lambda pair: -len(pair[1]))[:25]:
+        print(len(seeds), text, seeds[:3])

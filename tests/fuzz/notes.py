@@ -1,0 +1,81 @@
+"""What a program tells of itself while it runs."""
+
+import torch
+
+
+def outside(tensor):
+    """A copy in memory that is not PyTorch's, so that notes take nothing of a budget."""
+    return torch.from_numpy(tensor.detach().cpu().numpy().copy())
+
+
+class Notes:
+    """Keeps all that the program made, by name, in the order of time; tells a listener when a step begins."""
+
+    def __init__(self, begin=None, noise=0.0):
+        self.values = {}
+        self.begin = begin or (lambda step: None)
+        self.noise = noise
+        self.generator = torch.Generator().manual_seed(0)
+        self.step = -1
+        self.kept = []
+
+    def steps(self, count):
+        for step in range(count):
+            self.step = step
+            self.begin(step)
+            yield step
+            self.begin(None)
+            for name, tensor in self.kept:
+                self._put(name, tensor)
+            self.kept = []
+
+    def _put(self, name, value):
+        key = f"{self.step}/{name}"
+        while key in self.values:
+            key += "'"
+        self.values[key] = outside(value) if isinstance(value, torch.Tensor) else value
+
+    def value(self, name, value):
+        """Something that the program reads now: a number, a list, a tensor."""
+        self._put(name, value)
+
+    def keep(self, name, tensor):
+        """A tensor that the program holds, and reads after the step."""
+        self.kept.append((name, tensor))
+
+    def _disturbed(self, tensor):
+        if self.noise and tensor.is_floating_point():
+            with torch.no_grad():
+                tensor.mul_(1 + self.noise * torch.randn(tensor.shape, generator=self.generator, dtype=torch.float64, device="cpu").to(tensor))
+        return tensor
+
+    def data(self, tensor):
+        """A batch. Where the program's conditioning is measured, noise of the size of rounding is added."""
+        return self._disturbed(tensor)
+
+    def trained(self, parameters):
+        for parameter in parameters:
+            self._disturbed(parameter)
+        return parameters
+
+    def state(self, net, trained, state):
+        """All that the step leaves behind."""
+        self.begin(None)
+        for i, parameter in enumerate(trained):
+            self._put(f"gradient/{i}", parameter.grad)
+            self._put(f"parameter/{i}", parameter)
+        for name, buffer in net.named_buffers():
+            self._put(f"buffer/{name}", buffer)
+        for name, tensor in state.items():
+            self._put(f"state/{name}", tensor)
+        self._put("generator", torch.get_rng_state())
+
+
+class Printed(Notes):
+    """For a script of its own: prints digests."""
+
+    def _put(self, name, value):
+        if isinstance(value, torch.Tensor):
+            wide = value.detach().to("cpu", torch.float64).flatten()
+            value = f"{list(value.shape)} {wide.sum().item():.9g} {wide.square().sum().item():.9g}"
+        print(f"{self.step}/{name}", value)
