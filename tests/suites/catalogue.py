@@ -10,7 +10,7 @@ class Suite:
     tests: tuple = ()  # files and folders of the source package's own tests; with "programs/" before them, of tests/suites
     needs: tuple = ()  # what else its environment gets, with versions; nothing that asks for a torch of its own is installed with its dependencies
     builds: tuple = ()  # what building the source package takes that pip does not find by itself
-    prepare: tuple = ()  # of the plugin's preparations
+    prepare: tuple = ("torchvision",)  # of the plugin's preparations
     leave_out: dict = dataclasses.field(default_factory=dict)  # a part of a test's name, and the reason why it is not run
     dtype: str = ""
     dropout: str = "off"
@@ -28,25 +28,25 @@ LUCID = (EINOPS, "einx==0.4.3", "loguru==0.7.3", "torch-einops-utils==0.2.0", "f
 SUITES = {suite.name: suite for suite in (
     Suite("torch.optim", "", ("programs/optim_db.py",), dtype="float64", what="every optimizer of `optim_db` with each of its inputs"),
     Suite("einops", "0.8.2", ("einops/tests",), leave_out={"torch_compile": "compiles"}, environment={"EINOPS_TEST_BACKENDS": "numpy,torch"}),
-    Suite("vit-pytorch", "1.26.11", ("tests", "programs/readme.py"), needs=(EINOPS,), prepare=("torchvision",), dtype="float64",
+    Suite("vit-pytorch", "1.26.11", ("tests", "programs/readme.py"), needs=(EINOPS,), dtype="float64",
           what="its tests, and the programs of its README in small"),
     Suite("x-transformers", "2.31.10", ("programs/readme.py",), needs=LUCID, dtype="float64", what="the programs of its README in small"),
     Suite("vector-quantize-pytorch", "1.32.0", ("programs/readme.py",), needs=LUCID, dtype="float64",
           looked_at={"test_program[17]": "asserts that two ways to compute a quantization agree in every bit; in micro-batches they do to 3e-16"}, what="the programs of its README in small"),
-    Suite("denoising-diffusion-pytorch", "2.3.4", ("programs/readme.py",), needs=(EINOPS, "ema-pytorch==0.8.3", "pytorch-fid==0.3.0"), prepare=("torchvision",),
+    Suite("denoising-diffusion-pytorch", "2.3.4", ("programs/readme.py",), needs=(EINOPS, "ema-pytorch==0.8.3", "pytorch-fid==0.3.0"),
           dtype="float64", environment={"SUITES_SMALLER": "1"}, what="the programs of its README in small"),
     Suite("pytorch-metric-learning", "2.9.0", ("programs/metric_learning.py",), dtype="float64", what="every loss, with miners, reducers and distances"),
     Suite("torch-geometric", "2.8.1", ("programs/geometric.py",), needs=("pyparsing==3.3.3", "requests==2.34.2", "xxhash==4.1.0", "urllib3==2.8.0", "charset-normalizer==3.5.2", "certifi==2026.10.18"),
           dtype="float64", what="layers, aggregations, poolings, normalisations, models"),
     Suite("kornia", "0.9.0", ("programs/images.py",), needs=("kornia_rs==0.2.0",), dtype="float64", what="losses, filters, enhancement, colour, morphology, geometry, augmentation"),
     Suite("timm", "1.0.31", ("programs/timm_models.py", "tests/test_optim.py", "tests/test_layers.py", "tests/test_layers_pool.py", "tests/test_layers_drop.py", "tests/test_layers_pos_embed.py",
-                             "tests/test_task.py", "tests/test_input_conv.py"), prepare=("torchvision",), leave_out={"compile": "compiles", "script": "compiles"},
+                             "tests/test_task.py", "tests/test_input_conv.py"), leave_out={"compile": "compiles", "script": "compiles"},
           what="its tests of layers, optimizers and tasks, and a small model of every family"),
     Suite("skorch", "1.4.0", ("skorch/tests",), needs=("tabulate==0.10.0", "flaky==3.8.1", "pandas==3.1.1", "python-dateutil==4.0.0", "six==1.17.0"), arguments=("-p", "flaky.flaky_pytest_plugin"),
-          leave_out={"test_hf": "wants the network", "test_llm": "wants the network", "test_cli": "no backward pass", "multiprocess==0.70.19": "other processes", "compile": "compiles"}),
-    Suite("stable-baselines3", "2.9.2", ("tests",), needs=("gymnasium==1.4.0", "farama-notifications==0.0.6", "pandas==3.1.1", "python-dateutil==4.0.0", "six==1.17.0"),
+          leave_out={"test_hf": "wants the network", "test_llm": "wants the network", "test_cli": "no backward pass", "multiprocess": "other processes", "compile": "compiles"}),
+    Suite("stable-baselines3", "2.9.2", ("tests",), prepare=("seeds",), needs=("gymnasium==1.4.0", "farama-notifications==0.0.6", "pandas==3.1.1", "python-dateutil==4.0.0", "six==1.17.0"),
           leave_out={"test_vec_envs": "other processes", "test_envs": "no backward pass", "test_logger": "no backward pass", "test_monitor": "no backward pass", "SubprocVecEnv": "other processes"}),
-    Suite("opacus", "1.6.0", ("opacus/tests",), needs=("opt-einsum==3.4.0", "hypothesis==6.170.15", "sortedcontainers==2.4.0"), prepare=("torchvision",),
+    Suite("opacus", "1.6.0", ("opacus/tests",), needs=("opt-einsum==3.4.0", "hypothesis==6.170.15", "sortedcontainers==2.4.0"),
           leave_out={"multigpu": "wants GPUs", "ddp": "other processes", "distributed": "other processes"}),
     Suite("pytorch-ignite", "0.5.5", ("tests/ignite/engine", "tests/ignite/contrib/engines", "tests/ignite/handlers/test_ema_handler.py", "tests/ignite/handlers/test_lr_finder.py",
                                       "tests/ignite/handlers/test_param_scheduler.py", "tests/ignite/metrics/test_loss.py", "tests/ignite/metrics/test_running_average.py"),

@@ -9,7 +9,7 @@ so that reading them allocates nothing of torch's. Variables, all set by run.py:
                      force from its first call of a module on, or with nth from its beginning
     SUITES_TESTS     a file of names, one a line: no others are run
     SUITES_PATIENCE  seconds of the processor's for a test, or a JSON file of them by name
-    SUITES_UNTIL     the time (as of time.time()) after which no further test is begun
+    SUITES_SECONDS   after which no further test is begun; they begin with the first test
     SUITES_DROPOUT   keep: dropout draws; else its probability is zero, since micro-batches draw other masks
     SUITES_DTYPE     the default type of floating point numbers
     SUITES_PREPARE   names of preparations (below) that a suite needs to be importable
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 import traceback
+import weakref
 import zlib
 
 import numpy
@@ -118,6 +119,7 @@ class Book:
             self.library.koila_allocations.restype = ctypes.c_int64
             self.library.koila_set_inject.argtypes = [ctypes.c_char_p]
             self.library.koila_write_report.argtypes = [ctypes.c_char_p]
+        self.met = {}  # weak references by id
         self.before = self.allocations()
 
     def allocations(self):
@@ -125,6 +127,15 @@ class Book:
 
     def so_far(self):
         return self.allocations() - self.before
+
+    def meet(self, leaves):
+        for leaf in leaves:
+            if self.met.get(id(leaf), lambda: None)() is not leaf:
+                self.met[id(leaf)] = weakref.ref(leaf)
+
+    def leaves(self):
+        """All that a pass has reached so far and that are still there: which of them this very pass reaches may be another thing in a step that is split."""
+        return [leaf for leaf in (reference() for reference in self.met.values()) if leaf is not None]
 
     def inject(self, what):
         if self.library and what:
@@ -195,10 +206,11 @@ def outermost(function):
     else:
         def watch(function, *args, **kwargs):
             roots = tensors_of(kwargs.get("tensors", args[0] if args else ()))
-            leaves = leaves_of(roots)
+            book.meet(leaves_of(roots))
             function(*args, **kwargs)
-            stir([leaf.grad for leaf in leaves])
-            book.add("backward", roots=roots, leaves=[leaf.grad for leaf in leaves if leaf.grad is not None])
+            gradients = [leaf.grad for leaf in book.leaves() if leaf.grad is not None]
+            stir(gradients)
+            book.add("backward", roots=roots, leaves=gradients)
     return functools.wraps(function)(watched)
 
 
@@ -251,11 +263,13 @@ def torchvision():
             pass
 
 
-def no_distributed_defaults():
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+def seeds():
+    """Generators that nobody has seeded begin the same: gymnasium's take theirs from the system."""
+    plain = numpy.random.SeedSequence
+    numpy.random.SeedSequence = lambda entropy=None, **more: plain(0 if entropy is None else entropy, **more)
 
 
-PREPARATIONS = {f.__name__: f for f in (torchvision, no_distributed_defaults)}
+PREPARATIONS = {f.__name__: f for f in (torchvision, seeds)}
 
 
 # ---- pytest ---------------------------------------------------------------------------------------------------------------------------
@@ -268,8 +282,8 @@ def variable(name, default=None):
 class Run:
     """One way in which each test is run."""
 
-    def __init__(self, out, stir=None, faults=None):
-        self.stir = stir
+    def __init__(self, out, stir=None, faults=None, fill=False):
+        self.stir, self.fill = stir, fill
         self.faults = json.load(open(faults)) if faults else {}
         self.out = open(out, "a")
         with open(out) as file:
@@ -282,7 +296,7 @@ class Run:
 
 
 def pytest_configure(config):
-    global runs, wanted, patience, until
+    global runs, wanted, patience
     torch.set_num_threads(1)
     if variable("DTYPE"):
         torch.set_default_dtype(getattr(torch, variable("DTYPE")))
@@ -300,7 +314,6 @@ def pytest_configure(config):
     if not patience.isdigit():
         with open(patience) as file:
             patience = json.load(file)
-    until = float(variable("UNTIL", "inf"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -313,11 +326,13 @@ def pytest_collection_modifyitems(config, items):
     # What is there already is not looked at by a child's collections, which would copy its pages.
     gc.collect()
     gc.freeze()
+    global until
+    until = time.monotonic() + float(variable("SECONDS", "inf"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    if time.time() > until:
+    if time.monotonic() > until:
         item.session.shouldstop = "no time left"
         return True
     for run in runs:
@@ -405,6 +420,8 @@ def run_here(item, run):
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)
+    if run.fill:
+        ctypes.CDLL(None).mallopt(-6, 0x5A)  # M_PERTURB
     errors = []
 
     class Errors:

@@ -16,6 +16,8 @@ class Summary:
                 self.left_out["skipped by itself"] += 1
             elif record["outcome"] in ("timeout", "crash"):
                 self.left_out["too long" if record["outcome"] == "timeout" else "crashes plain"] += 1
+            elif record["outcome"] == "failed" and not record["records"]:
+                self.left_out["fails plain, before its first pass"] += 1
             elif name not in again:
                 self.left_out["no time"] += 1
             elif compare.same_bits(record, again[name]) is not None:

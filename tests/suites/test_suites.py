@@ -72,6 +72,13 @@ def test_by_itself():
     train()
 
 
+def test_rubbish():
+    net = torch.nn.Linear(3, 2)
+    net.weight = torch.nn.Parameter(torch.empty(2, 3))
+    net(torch.randn(4, 3)).square().mean().backward()
+    torch.optim.SGD(net.parameters(), lr=0.1).step()
+
+
 def test_grad():
     x = torch.randn(4, requires_grad=True)
     torch.autograd.grad(((2 if SPOILED else 1) * x).sum(), x)
@@ -86,7 +93,7 @@ def run(folder, **environment):
     """The records of the made-up suite's tests, by name and way."""
     (folder / "test_made_up.py").write_text(MADE_UP)
     outs = {name: folder / f"{name}{len(environment)}.jsonl" for name in ("plain", "again", "stirred")}
-    runs = [{"out": str(out), "stir": 1e-6 if name == "stirred" else None} for name, out in outs.items()]
+    runs = [{"out": str(out), "stir": 1e-6 if name == "stirred" else None, "fill": name == "again"} for name, out in outs.items()]
     done = subprocess.run([sys.executable, "-m", "pytest", "-p", "koila_suite_plugin", "-p", "no:cacheprovider", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder), "-q", "test_made_up.py"], cwd=folder,
                           env=os.environ | {"PYTHONPATH": str(HERE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "SUITES_RUNS": json.dumps(runs), "SUITES_PATIENCE": "4", **environment},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
@@ -104,7 +111,7 @@ def runs(tmp_path_factory):
 def test_what_is_right_is_equal(runs):
     found, _ = runs
     for name, record in found["plain"].items():
-        if name not in ("by_itself", "skipped"):
+        if name not in ("by_itself", "rubbish", "skipped"):
             assert compare.same_bits(record, found["again"][name]) is None
             assert compare.equal(record, found["again"][name], found["stirred"][name]) == ("equal", "")
     assert [r["kind"] for r in found["plain"]["right"]["records"]] == ["backward", "step"] * 2
@@ -130,7 +137,7 @@ def test_what_is_not_the_same_twice_is_left_out(runs):
     found, spoiled = runs
     suite = Suite("made up", "1")
     summary = table.Summary(suite, {**found, "faults": spoiled["plain"]}, ("faults",))
-    assert summary.left_out == {"skipped by itself": 1, "not the same twice": 1}
+    assert summary.left_out == {"skipped by itself": 1, "not the same twice": 2}
     assert {name for _, name, _ in summary.violations} == {"by_a_little", "outcome", "one_step_less", "crash", "endless", "grad"}
     assert summary.counts["faults"]["out of memory"] == 1
     assert "6 violations" in table.markdown([summary], ("faults",), "today")

@@ -41,7 +41,7 @@ def test_loss(name, labels, columns, encoder):
     cls = CLASSES[name]
     wanted = inspect.signature(cls.__init__).parameters
     given = {}
-    for key, value in {"loss": lambda: losses.MultipleNegativesRankingLoss(encoder), "sentence_embedding_dimension": lambda: 16, "num_labels": lambda: 3, "guide": lambda: encoder,
+    for key, value in {"loss": lambda: losses.MultipleNegativesRankingLoss(encoder), "sentence_embedding_dimension": lambda: 16, "embedding_dimension": lambda: 16, "num_labels": lambda: 3, "guide": lambda: encoder,
                        "matryoshka_dims": lambda: [16, 8, 4], "mini_batch_size": lambda: 2}.items():
         if key in wanted and (wanted[key].default is inspect.Parameter.empty or key == "mini_batch_size"):
             given[key] = value()
