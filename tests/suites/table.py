@@ -12,14 +12,16 @@ class Summary:
         self.left_out = collections.Counter()
         self.tests = []
         for name, record in plain.items():
+            if any(part in name for part in suite.leave_out):
+                continue
             if record["outcome"] == "skipped":
                 self.left_out["skipped by itself"] += 1
             elif record["outcome"] in ("timeout", "crash"):
                 self.left_out["too long" if record["outcome"] == "timeout" else "crashes plain"] += 1
             elif record["outcome"] == "failed" and not record["records"]:
-                self.left_out["fails plain, before its first pass"] += 1
+                self.left_out["fail plain before their first pass"] += 1
             elif name not in again:
-                self.left_out["no time"] += 1
+                self.left_out["not run again for want of time"] += 1
             elif compare.same_bits(record, again[name]) is not None:
                 self.left_out["not the same twice"] += 1
             else:
@@ -57,6 +59,8 @@ def judge(mode, plain, other, stirred):
     if mode == "preload":
         why = compare.same_bits(plain, other)
         return ("violation", why) if why else ("equal", "")
+    if other["outcome"] == "timeout":
+        return "too long", other["error"]
     if other["outcome"] == "oom":
         return "out of memory", other["error"]
     return compare.equal(plain, other, stirred)
@@ -64,7 +68,7 @@ def judge(mode, plain, other, stirred):
 
 def markdown(summaries, modes, date):
     total = sum(len(s.tests) for s in summaries)
-    runs = sum(c["equal"] + c["out of memory"] + c["other draws"] + c["explained"] + c["violation"] for s in summaries for c in s.counts.values())
+    runs = sum(c["equal"] + c["out of memory"] + c["other draws"] + c["explained"] + c["too long"] + c["violation"] for s in summaries for c in s.counts.values())
     violations = sum(len(s.violations) for s in summaries)
     lines = ["# Other people's test suites", "", "<!-- Written by scripts/suites --write. -->", "",
              "Packages of the registry, by name and version: their own tests where the source package has them, else programs over what they offer (`tests/suites/programs`).",
@@ -76,13 +80,14 @@ def markdown(summaries, modes, date):
              "| suite | version | what is run | tests | of these with backward passes or steps |", "|---|---|---|--:|--:|"]
     for s in summaries:
         lines.append(f"| {s.suite.name} | {s.suite.version or 'torch'} | {s.suite.what} | {len(s.tests)} | {s.passes} |")
-    lines += ["", "## By mode", "", "Tests: equal / out of memory / other draws or explained / **violations**; in brackets those with a step that was split.", "",
+    lines += ["", "## By mode", "", "Tests: equal / out of memory / other draws, explained or too long (one row at a time) / **violations**; in brackets those with a step that was split.",
+              "Where the numbers of a row grow fewer, its time was up (`--minutes`): the next call of `scripts/suites` goes on there.", "",
               "| suite | " + " | ".join(modes) + " |", "|---|" + "---|" * len(modes)]
     for s in summaries:
         cells = []
         for mode in modes:
             c = s.counts[mode]
-            cell = f"{c['equal']} / {c['out of memory']} / {c['other draws'] + c['explained']} / **{c['violation']}**"
+            cell = f"{c['equal']} / {c['out of memory']} / {c['other draws'] + c['explained'] + c['too long']} / **{c['violation']}**"
             cells.append(cell + (f" ({c['split']})" if mode != "preload" else ""))
         lines.append(f"| {s.suite.name} | " + " | ".join(cells) + " |")
     lines += ["", "## Left out", "", "| suite | how many, and why |", "|---|---|"]
