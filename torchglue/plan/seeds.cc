@@ -150,6 +150,42 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
   const auto descends = [&](const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan.descends[r.value] != 0; });
   };
+  // Note [Graphs that stay]
+  // What is taken as it is (the result of a call that cannot be made again, a dropout that was drawn) keeps the graph that it has, and backward goes through
+  // it. What joins a region keeps its storage, whoever looks at it; a call that runs again has its result elsewhere, and the old graph may have saved the
+  // first one. So such a call below is taken as it is, too. True: one was not so far.
+  const auto runs_again = [&](const TapeOp& op) {
+    const bool split = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && !plan.placements[out].is_replicate() && !is_seed(plan, out); });
+    if (!split || !reads_split(plan, op)) return false;
+    OpCall call = call_on_tape(tape, op, batch, placement);
+    masks.now_of(op);
+    call.set_counter(masks);
+    return ask(op_traits(op.op).rule, call) != Verdict::kLocal || !call.real_arguments().empty();
+  };
+  const auto keep_graph = [&](const TapeOp& op) {
+    const auto& values = tape.values();
+    const auto differentiable = [&](TapeValueId v) { return v != kNoTapeValue && values[v].differentiable(); };
+    if (std::none_of(op.outputs.begin(), op.outputs.end(), differentiable)) return false;
+    std::vector<char> below(values.size(), 0);
+    const auto read_by = [&](const TapeOp& reader) {
+      for (const TapeRef& ref : reader.refs) {
+        if (differentiable(ref.value)) below[ref.value] = 1;
+      }
+    };
+    read_by(op);
+    bool more = false;
+    for (size_t i = &op - tape.ops().data(); i-- > 0;) {
+      const TapeOp& before = tape.ops()[i];
+      if (std::none_of(before.outputs.begin(), before.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && below[out]; })) continue;
+      if (runs_again(before)) {
+        for (TapeValueId out : before.outputs) {
+          if (out != kNoTapeValue) more |= whole.insert(values[out].group).second;
+        }
+      }
+      read_by(before);
+    }
+    return more;
+  };
   // What somebody may write to behind PyTorch's back (through NumPy) is what it is.
   // In the differentiable part it is only looked at: PyTorch gives no writable array of a tensor that requires grad.
   for (const TapeValue& value : tape.values()) {
@@ -178,6 +214,10 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
       if (first != kNoTapeValue && whole.count(tape.values()[first].group)) continue;
       if (broken(op)) {
+        if (descends(op) && keep_graph(op)) {
+          again = true;
+          break;
+        }
         if (!op.in_place || first == kNoTapeValue || !plan.descends[op.refs[0].value]) continue;
         whole.insert(tape.values()[first].group);
         again = true;
@@ -195,12 +235,15 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (first != kNoTapeValue && is_seed(plan, first)) continue;  // made from another seed, and taken as it is
       // What runs at the full batch would draw again, and get other numbers: what it drew is drawn.
       const auto leave_drawn = [&] {
+        if (keep_graph(op)) return true;
         for (TapeValueId out : op.outputs) {
           if (out != kNoTapeValue) plan.descends[out] = 0;
         }
+        return false;
       };
       if (!reads_split(plan, op)) {
-        if (!op.in_place && drew(op)) leave_drawn();
+        again = !op.in_place && drew(op) && leave_drawn();
+        if (again) break;
         continue;
       }
       const OpTraits& traits = op_traits(op.op);
@@ -228,7 +271,8 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       }
       if (drawn || drawn_whole || verdict == Verdict::kReal) {
         if (!drawn_whole && (traits.rule->flags & kRandom) == 0) continue;
-        leave_drawn();
+        again = leave_drawn();
+        if (again) break;
         continue;
       }
       if (verdict == Verdict::kNo) {
