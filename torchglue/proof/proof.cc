@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "torchglue/proof/invariants.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
@@ -132,6 +133,36 @@ void Proof::add(const Frame& frame) {
     const ValueId id = keep_[k];
     if (id >= frame.values.size() || !frame.values[id].defined()) continue;
     first_[k].add(frame.values[id], region_.values_[id].placement, region_.batch_, range(frame.rows));
+  }
+}
+
+// A gradient is as it is, here; but its sum over all micro-batches is what the micro-batches gave, each once.
+void Proof::add_gradient(uint32_t use, Rows rows, const at::Tensor& gradient) {
+  if (!again_ || gradient.layout() != at::kStrided) return;
+  const NoInterceptGuard no_intercept;
+  gradients_.resize(region_.uses_.size());
+  Tally& tally = gradients_[use];
+  if (rows.end <= tally.until) return;
+  const auto f = fingerprint(gradient.detach(), region_.uses_[use].placement, region_.batch_, range(rows), range(rows));
+  tally.usable &= f.has_value();
+  if (f) tally.sum += *f;
+  tally.until = rows.end;
+}
+
+void Proof::check_gradients() {
+  for (uint32_t u = 0; u < gradients_.size(); ++u) {
+    const at::Tensor& total = region_.totals_[u];
+    if (!gradients_[u].usable || !total.defined() || total.layout() != at::kStrided) continue;
+    const Placement& p = region_.uses_[u].placement;
+    auto f = fingerprint(total.detach(), p, region_.batch_, {0, region_.batch_}, {0, region_.batch_});
+    if (!f) continue;
+    const Fingerprint parts = p.is_shard() ? gradients_[u].sum : gradients_[u].sum.of_sum(), sum = p.is_shard() ? *f : f->of_sum();
+    // Rows without a gradient are zeros; and what overflows does so in one order of summation, and not in another.
+    if (!same_shape(parts, sum)) continue;
+    // Summands may cancel: their own length is the measure.
+    const double bound = std::max(1e-12, tolerance(std::max(rounding(total.scalar_type(), total.device().type()), rounding_)));
+    if (difference(parts, sum) <= bound * std::sqrt(std::max(parts.squares, sum.squares))) continue;
+    region_.broken(invariant::kSumsReachTheirCount, "a gradient is not the sum of what " + std::to_string(region_.statistics.runs) + " micro-batches gave");
   }
 }
 

@@ -29,6 +29,10 @@ class Proof {
 
   // A micro-batch has run.
   void add(const Frame& frame);
+  // Of a backward pass: a micro-batch's gradient of a use, which is about to be summed; and all of them have been.
+  void add_gradient(uint32_t use, Rows rows, const at::Tensor& gradient);
+  void check_gradients();
+  void start_over() { gradients_.clear(); }
   // Before its values go to the program. Throws the step's refusal.
   void finish();
 
@@ -52,6 +56,7 @@ class Proof {
   const Region::Schedule& plan_;
   std::vector<ValueId> keep_;
   Tallies first_;
+  Tallies gradients_;    // by use
   size_t key_ = 0;
   double rounding_ = 0;  // of the least precise type in the step
   bool again_ = false;   // another size is to be tried

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -85,6 +86,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   if (!wanted_[uses_[use].capture]) return;
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
+  if (proof_ != nullptr) proof_->add_gradient(use, rows, gradient);
   at::Tensor& total = totals_[use];
   const Placement& placement = uses_[use].placement;
   const at::Tensor& full = captures_[uses_[use].capture].tensor;
@@ -203,6 +205,8 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   check_captures(plan);
   verify(plan);
   Proof proof(*this, plan, keep);
+  proof_ = &proof;
+  const auto pass_over = c10::make_scope_exit([this] { proof_ = nullptr; });
   const bool random = std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.random; });
 
   totals_.assign(uses_.size(), {});
@@ -210,6 +214,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   reached_until_.assign(uses_.size(), 0);
   const auto start_over = [&] {
     std::fill(totals_.begin(), totals_.end(), at::Tensor());
+    proof.start_over();
     std::fill(totals_until_.begin(), totals_until_.end(), 0);
     std::fill(reached_until_.begin(), reached_until_.end(), 0);
     for (Held& h : held) {
@@ -312,6 +317,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   ahead_.clear();
   side_.join();
   check_counts(held);
+  proof.check_gradients();
   try {
     proof.finish();
   } catch (...) {

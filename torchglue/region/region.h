@@ -142,6 +142,7 @@ struct Frame {
   FrameWatch* watch = nullptr;
 };
 
+class Proof;
 struct Expectations;
 struct Finding;
 struct Fingerprint;
@@ -410,6 +411,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::string condemned_;  // why nothing of it is to be had any more; "": it is sound
   std::shared_ptr<Finding> broken_;  // the first invariant that does not hold
   std::shared_ptr<Expectations> expected_;  // null: none are left
+  Proof* proof_ = nullptr;  // of the backward pass under way
   bool exchanged_saved_ = false;  // a collective operation wrote to what operators may have saved for backward
 
   std::vector<Instruction> instructions_;
