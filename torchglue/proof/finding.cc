@@ -104,6 +104,8 @@ void Region::condemn(const Finding& finding) {
   session().runtime->on_mismatch(json.c_str());
   drop_first_frame();
   close();
+  lose_handed_out();
+  expected_.reset();
   refuse(condemned_);
 }
 

@@ -166,6 +166,21 @@ void Proof::check_gradients() {
   }
 }
 
+void Proof::check_value(ValueId value, const at::Tensor& full) {
+  const auto kept = std::find(keep_.begin(), keep_.end(), value);
+  if (!again_ || kept == keep_.end()) return;
+  const Tally& parts = first_[static_cast<size_t>(kept - keep_.begin())];
+  const Placement& p = region_.values_[value].placement;
+  if (!parts.whole(region_.batch_) || p.is_replicate()) return;
+  const NoInterceptGuard no_intercept;
+  const auto f = fingerprint(full, p, region_.batch_, {0, region_.batch_}, {0, region_.batch_});
+  if (!f) return;
+  const Fingerprint a = parts.total(p), b = p.is_partial() ? f->of_sum() : *f;
+  const bool whole = same_shape(a, b) || (p.is_partial() && a.nans + b.nans > 0);
+  if (whole && difference(a, b) <= tolerated() * std::sqrt(std::max(a.squares, b.squares))) return;
+  region_.broken(p.is_partial() ? invariant::kSumsReachTheirCount : invariant::kRowsOnce, "a value is not what the micro-batches gave");
+}
+
 double Proof::tolerated() const { return std::max(tolerance(rounding_), 1e-12); }
 
 // What shaking has moved a result by, and then some.

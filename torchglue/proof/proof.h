@@ -33,6 +33,8 @@ class Proof {
   void add_gradient(uint32_t use, Rows rows, const at::Tensor& gradient);
   void check_gradients();
   void start_over() { gradients_.clear(); }
+  // What a value has been put together to, before it goes to the program.
+  void check_value(ValueId value, const at::Tensor& full);
   // Before its values go to the program. Throws the step's refusal.
   void finish();
 

@@ -318,6 +318,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   side_.join();
   check_counts(held);
   proof.check_gradients();
+  for (const Held& h : held) proof.check_value(h.base, h.full);
   try {
     proof.finish();
   } catch (...) {
@@ -354,9 +355,8 @@ void Region::check_counts(const std::vector<Held>& held) {
   }
 }
 
-// It should not come to this: who reads such a tensor gets an out-of-memory error, and no number.
+// Who reads such a tensor gets an out-of-memory error, and no number.
 void Region::lose_handed_out() {
-  report_refusal(describe_out_of_memory("backward"), std::string("a check found this step wrong (") + invariant::kHandedOutIsReal + "). Please report this as a bug of koila.", batch_);
   for (const Value& value : values_) {
     Group& group = groups_[value.group];
     if (value.impl == nullptr || group.materialised || !group.storage) continue;
@@ -406,7 +406,10 @@ void Region::release() {
     event.seconds = statistics.seconds;
     session().runtime->on_region(&event);
   }
-  if (has_deferred()) lose_handed_out();
+  if (has_deferred()) {  // it should not come to this
+    report_refusal(describe_out_of_memory("backward"), std::string("a check found it wrong (") + invariant::kHandedOutIsReal + "). Please report this as a bug of koila.", batch_);
+    lose_handed_out();
+  }
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);
     values_[id].impl = nullptr;

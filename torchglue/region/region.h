@@ -386,7 +386,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // proof/
   [[noreturn]] void condemn(const Finding& finding);
   void meet(size_t instruction, Frame& frame);
-  void check_part(const Instruction& in, size_t instruction, const Value& value, const at::Tensor& local, Rows rows);
+  void check_part(size_t instruction, const Value& value, const at::Tensor& local, Rows rows);
   void check_counts(const std::vector<Held>& held);
   void lose_handed_out();
   // A micro-batch's graph has come to the use, with a gradient or without.

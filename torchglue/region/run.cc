@@ -354,7 +354,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     const auto store = [&](const at::Tensor& local) {
       const ValueId id = in.outputs[flat++];
       if (in.by_user && id != kNoValue) check_promise(in, values_[id], local, frame.rows);
-      if (id != kNoValue) check_part(in, i, values_[id], local, frame.rows);
+      if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
       if (id != kNoValue && (schedule == nullptr || schedule->last_value[id] > i)) set_local(frame, id, local);
     };
     for (const c10::IValue& result : results) {
@@ -376,13 +376,13 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
   }
 }
 
-void Region::check_part(const Instruction& in, size_t instruction, const Value& value, const at::Tensor& local, Rows rows) {
+void Region::check_part(size_t instruction, const Value& value, const at::Tensor& local, Rows rows) {
   bool fits = local.dim() == static_cast<int64_t>(value.sizes.size());
   for (int64_t d = 0; fits && d < local.dim(); ++d) {
     const bool split = value.placement.is_shard() && value.placement.dim == d;
     fits = local.size(d) == (split ? value.placement.extent(rows.begin, rows.end) : value.sizes[static_cast<size_t>(d)]);
   }
-  if (!fits) broken(invariant::kPartsFit, "of " + in.op.schema().name(), instruction);
+  if (!fits) broken(invariant::kPartsFit, "gives a part of another shape", instruction);
 }
 
 bool Region::drop_first_frame() {
@@ -669,6 +669,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   for (const Held& held : wanted) {
     if (held.until != batch_) broken(invariant::kRowsOnce, "a value has " + std::to_string(held.until) + " rows of " + std::to_string(batch_));
   }
+  for (const Held& held : wanted) proof.check_value(held.base, held.full);
   proof.finish();
   for (const Held& held : wanted) fill(held);
   if (over_ && !has_deferred()) release();
