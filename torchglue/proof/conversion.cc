@@ -12,6 +12,7 @@
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
@@ -109,6 +110,7 @@ void BeforeConversion::compare(const Tape& tape, Region* region) noexcept {
     if (region != nullptr) compare_leaves(tape, region);
     compare_values(tape, region);
   } catch (const std::exception& error) {
+    take_allocator_ran_out();
     session().log(KOILA_LOG_DEBUG, std::string("a conversion is not proven: ") + error.what());
   }
 }

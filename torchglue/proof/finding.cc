@@ -106,6 +106,8 @@ void Region::condemn(const Finding& finding) {
   close();
   lose_handed_out();
   expected_.reset();
+  // The next step of its kind would begin in micro-batches, and leave no witnesses.
+  session().signatures = Signatures();
   refuse(condemned_);
 }
 

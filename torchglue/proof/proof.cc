@@ -179,6 +179,9 @@ void Proof::check_value(ValueId value, const at::Tensor& full) {
   const bool whole = same_shape(a, b) || (p.is_partial() && a.nans + b.nans > 0);
   if (whole && difference(a, b) <= tolerated() * std::sqrt(std::max(a.squares, b.squares))) return;
   region_.broken(p.is_partial() ? invariant::kSumsReachTheirCount : invariant::kRowsOnce, "a value is not what the micro-batches gave");
+  if (region_.broken_ != nullptr) {
+    region_.broken_->numbers = {{"value", value}, {"entries", static_cast<double>(b.entries)}, {"of micro-batches", a.sums[0]}, {"found", b.sums[0]}, {"square of length", b.squares}, {"entries of micro-batches", static_cast<double>(a.entries)}};
+  }
 }
 
 double Proof::tolerated() const { return std::max(tolerance(rounding_), 1e-12); }
@@ -224,6 +227,7 @@ void Proof::finish() {
     // A refusal of its own making goes on; so does what wants the program to end.
     if (!region_.condemned_.empty() || is_python_interrupt(error)) throw;
     forget_python_error(error);
+    take_allocator_ran_out();  // nobody's out-of-memory but the proof's
     session().log(KOILA_LOG_DEBUG, std::string("this step is not proven: ") + error.what());
     return;
   }

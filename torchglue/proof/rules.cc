@@ -13,6 +13,7 @@
 #include "torchglue/proof/fingerprint.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/operators.h"
@@ -287,6 +288,7 @@ void Region::verify(const Schedule& plan) {
   } catch (const std::exception& error) {  // an operator of the program's own may throw anything
     if (is_python_interrupt(error)) throw;
     forget_python_error(error);
+    take_allocator_ran_out();  // nobody's out-of-memory but the proof's
     s.log(KOILA_LOG_DEBUG, "the rules of this step are not put to the test on " + std::to_string(most) + " rows: " + error.what());
     return;
   }

@@ -420,7 +420,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       in.outputs.push_back(kNoValue);
       return at::Tensor();
     }
-    if (local.layout() != at::kStrided || !follows(*local.unsafeGetTensorImpl())) throw NotDense();
+    if (local.layout() != at::kStrided || local.is_quantized() || !follows(*local.unsafeGetTensorImpl())) throw NotDense();  // a deferred tensor has no quantizer
     const Placement placement = static_cast<size_t>(result) < call.answer.outputs().size() ? call.answer.outputs()[result] : Placement();
     const Local* same = nullptr;
     const Local* alias = nullptr;

@@ -541,7 +541,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
         k.placement = (list ? 0 : o) < call.outputs().size() ? call.outputs()[list ? 0 : o] : Placement::replicate();
         k.requires_grad = value.differentiable();
         if (k.handed_back.defined()) continue;
-        if (k.placement.is_replicate()) known = false;
+        if (k.placement.is_replicate() || c10::isQIntType(value.dtype)) known = false;
         k.tensor = alive;
         k.sizes = value.sizes;
         k.strides = value.strides;
