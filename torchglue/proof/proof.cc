@@ -101,7 +101,7 @@ class Proof::Jitter final : public FrameWatch {
 
 Proof::Proof(Region& region, const Region::Schedule& plan, const std::vector<ValueId>& keep) : region_(region), plan_(plan), keep_(keep) {
   const Session& s = session();
-  if (!s.verifies() || region_.batch_ < 2) return;
+  if (!s.verifies() || region_.batch_ < 2 || region_.no_room_for_proof_) return;
   bool random = false;
   key_ = combined(static_cast<size_t>(region_.batch_), 0);
   const auto note = [&](const Value& v) {
@@ -228,6 +228,7 @@ void Proof::finish() {
     if (!region_.condemned_.empty() || is_python_interrupt(error)) throw;
     forget_python_error(error);
     take_allocator_ran_out();  // nobody's out-of-memory but the proof's
+    region_.no_room_for_proof_ = true;
     session().log(KOILA_LOG_DEBUG, std::string("this step is not proven: ") + error.what());
     return;
   }

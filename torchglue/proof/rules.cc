@@ -242,7 +242,7 @@ double Region::coarsest(const Instruction& in, at::ScalarType type) const {
 
 void Region::verify(const Schedule& plan) {
   Session& s = session();
-  if (!s.verifies() || batch_ < 2) return;
+  if (!s.verifies() || batch_ < 2 || no_room_for_proof_) return;
   constexpr int kShapesAtMost = 4;  // of calls that differ in their sizes alone
   std::vector<size_t> untested;
   std::vector<size_t> keys(instructions_.size(), 0);
@@ -289,6 +289,7 @@ void Region::verify(const Schedule& plan) {
     if (is_python_interrupt(error)) throw;
     forget_python_error(error);
     take_allocator_ran_out();  // nobody's out-of-memory but the proof's
+    no_room_for_proof_ = true;
     s.log(KOILA_LOG_DEBUG, "the rules of this step are not put to the test on " + std::to_string(most) + " rows: " + error.what());
     return;
   }

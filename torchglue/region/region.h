@@ -411,6 +411,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::string condemned_;  // why nothing of it is to be had any more; "": it is sound
   std::shared_ptr<Finding> broken_;  // the first invariant that does not hold
   std::shared_ptr<Expectations> expected_;  // null: none are left
+  bool no_room_for_proof_ = false;  // it ran out of memory: this step is not proven
   Proof* proof_ = nullptr;  // of the backward pass under way
   bool exchanged_saved_ = false;  // a collective operation wrote to what operators may have saved for backward
 
