@@ -10,12 +10,12 @@ import pytest
 from harness import ROOT, clean_environment, koila_environment
 
 PROGRAM = textwrap.dedent("""
-    import sys, numpy
+    import os, pickle, sys, numpy
     sys.path.append(sys.argv[1])
     import torch, torch.nn as nn
     from koila_abi import Koila
 
-    koila = Koila()
+    koila, SEED = Koila(), 1
 
     def step(seed, number):
         torch.manual_seed(seed)
@@ -30,12 +30,26 @@ PROGRAM = textwrap.dedent("""
             return None
         finally:
             koila.limit(0, None)
-        return [loss.detach(), *(p.grad for p in net.parameters())]
+        return [t.detach().numpy() for t in (loss, *(p.grad for p in net.parameters()))]
 
     # Rows one by one go through other kernels than rows in pairs: an allocation of the backward pass fails, and halves them.
-    numbers = range(80, 230, 6) if koila.library else [0]
-    runs = [run for run in (step(0, number) for number in numbers) if run is not None]
-    numpy.savez(sys.argv[3], *[numpy.concatenate([t.flatten().numpy() for t in run]) for run in runs])
+    # Each in a process of its own: what has been halved once stays so.
+    def alone(number):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, pickle.dumps(step(SEED, number)))
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            run = pickle.loads(pipe.read())
+        os.waitpid(child, 0)
+        return run
+
+    step(SEED, 0)  # the next of its kind begins in micro-batches
+    numbers = range(90, 220, 12) if koila.library else [0]
+    runs = [run for run in map(alone, numbers) if run is not None]
+    numpy.savez(sys.argv[3], *[numpy.concatenate([t.flatten() for t in run]) for run in runs])
 """)
 
 
