@@ -16,10 +16,12 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 8 };
+enum { KOILA_ABI_VERSION = 9 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
+
+enum koila_verify { KOILA_VERIFY_NOTHING = 0, KOILA_VERIFY_FIRST = 1, KOILA_VERIFY_EVERY = 2 };
 
 // Rungs of the ladder as bits. Refusing is the last one: it is always there, and has no bit.
 enum koila_rung {
@@ -66,7 +68,7 @@ typedef struct koila_settings {
   int64_t microbatch;        // rows; 0: not forced
   int64_t cpu_budget_bytes;  // 0: no budget
   int log_level;             // messages below it are not worth formatting
-  int verify;                // 1: rules are put to the test
+  int verify;                // enum koila_verify
   const char* spill_dir;     // existing folder for unlinked spill files, never null
   int policy;                // enum koila_policy
   int ladder;                // bits of enum koila_rung; 0: every out-of-memory is refused
@@ -185,6 +187,8 @@ typedef struct koila_runtime {
   // A leak that nobody has said the holder of, once each: fills `leak`, whose strings are good until this thread asks again, and the addresses of some of its tensors,
   // the latest first, of which it returns the number. 0: there is none. To be asked after on_step().
   int (*leak_to_name)(koila_leak* leak, uintptr_t* addresses, int at_most);
+  // A check found the step wrong: `json` is what there is to know of it, without anything of the user's data. Kept in a file to send in, once a process.
+  void (*on_mismatch)(const char* json);
 } koila_runtime;
 
 // Functions of torch that the shim interposes with a jump through a slot. Each starts as the real function; torchglue may store

@@ -91,6 +91,10 @@ void on_oom(const koila_oom_event* event) {
   });
 }
 
+void on_mismatch(const char* json) {
+  quietly([&] { Runtime::get()->on_mismatch(text_of(json)); });
+}
+
 void on_region(const koila_region_event* event) {
   quietly([&] { Runtime::get()->events().add_region(*event); });
 }
@@ -172,6 +176,7 @@ koila_runtime table = {
     .on_fact = on_fact,
     .on_leak = on_leak,
     .leak_to_name = leak_to_name,
+    .on_mismatch = on_mismatch,
 };
 
 }  // namespace

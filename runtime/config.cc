@@ -183,7 +183,13 @@ bool read_ladder(const std::string& value, Config& config, std::string&) {
 }
 
 bool read_cupti(const std::string& value, Config& config, std::string&) { return read_flag(value, config.cupti); }
-bool read_verify(const std::string& value, Config& config, std::string&) { return read_flag(value, config.verify); }
+bool read_verify(const std::string& value, Config& config, std::string&) {
+  if (value == "0") config.verify = KOILA_VERIFY_NOTHING;
+  else if (value == "first" || value == "1") config.verify = KOILA_VERIFY_FIRST;
+  else if (value == "every") config.verify = KOILA_VERIFY_EVERY;
+  else return false;
+  return true;
+}
 bool read_stacks(const std::string& value, Config& config, std::string&) { return read_flag(value, config.stacks); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
@@ -205,7 +211,7 @@ constexpr Variable kVariables[] = {
     {"KOILA_LADDER", "rungs from 0 to 3 with commas such as 0,1,2", "0,1,2", read_ladder},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
-    {"KOILA_VERIFY", "0 or 1", "0", read_verify},
+    {"KOILA_VERIFY", "0, first or every", "first", read_verify},
     {"KOILA_STACKS", "0 or 1", "0", read_stacks},
 };
 

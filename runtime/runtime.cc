@@ -8,10 +8,12 @@
 
 #include "runtime/bytes.h"
 #include "runtime/log.h"
+#include "runtime/printable.h"
 #include "runtime/record/record.h"
 #include "runtime/rule_book.h"
 #include "runtime/secrets.h"
 #include "runtime/surroundings.h"
+#include "runtime/whole_file.h"
 
 namespace koila {
 std::atomic<Runtime*> Runtime::runtime_{nullptr};
@@ -51,7 +53,7 @@ bool Runtime::start() {
   settings.microbatch = runtime->config_.microbatch;
   settings.cpu_budget_bytes = runtime->ledger_.of(KOILA_CPU).budget();
   settings.log_level = runtime->config_.log_level;
-  settings.verify = parsed.config.verify ? 1 : 0;
+  settings.verify = runtime->config_.verify;
   settings.spill_dir = runtime->spill_dir_.c_str();
   settings.policy = runtime->config_.policy;
   settings.ladder = runtime->config_.ladder;
@@ -196,6 +198,25 @@ void Runtime::start_anew_after_fork() {
   ledger_.start_anew_after_fork();
   injector_.restart(ledger_);
   forked_ = true;
+}
+
+// Beside the record, or beside a report where no record is kept; where neither is there is none.
+void Runtime::on_mismatch(const std::string& json) {
+  if (mismatch_told_.exchange(true)) return;
+  std::string path;
+  if (const RecordWriter* record = this->record()) path = record->path();
+  for (const ReportTarget& target : config_.reports) {
+    if (path.empty() && !target.path.empty()) path = expand_path(target.path);
+  }
+  if (path.empty()) {
+    log::write(KOILA_LOG_WARN, "a check found this step wrong, which is a bug of koila or of a rule of yours; no file to send in is kept, for there is no record and no report");
+    return;
+  }
+  path += ".mismatch.json";
+  const std::string text = "{\"koila\": \"" KOILA_VERSION "\", \"torch\": \"" + printable(torch_version_) + "\", \"mismatch\": " + without_controls(json) + "}\n";
+  const int error = write_whole_file(path, text);
+  log::write(KOILA_LOG_WARN, error == 0 ? "a check found this step wrong; please report it as a bug of koila, with " + path + ", which has no data of yours in it"
+                                        : "a check found this step wrong; cannot write " + path + ": " + file_problem(error));
 }
 
 void Runtime::on_oom(OomEvent event) {

@@ -123,6 +123,8 @@ class Runtime {
   // An outermost backward pass is over.
   void on_step();
   void on_oom(OomEvent event);
+  // A check found the step wrong: a file to send in, once.
+  void on_mismatch(const std::string& json);
   Events& events() { return *events_; }
   EventFeed& event_feed();
   Findings& findings() { return *findings_; }
@@ -181,6 +183,7 @@ class Runtime {
   StepSeries* steps_ = new StepSeries;
   std::atomic<RecordWriter*> record_{nullptr};
   std::atomic<bool> record_was_tried_{false};
+  std::atomic<bool> mismatch_told_{false};
   std::atomic<double> lists_written_{0};
   // The peak whose holders were written last, and when.
   struct WrittenPeak {

@@ -27,7 +27,7 @@ const std::map<std::string, const char*> kMeaning = {
     {"KOILA_INJECT_OOM", "allocations that fail, for tests"},
     {"KOILA_CUPTI", "ask CUPTI for device memory that no hook sees"},
     {"KOILA_STRICT", "a bad value makes koila stay out"},
-    {"KOILA_VERIFY", "put the rules to the test on a few rows"},
+    {"KOILA_VERIFY", "prove what micro-batches come to: the first time for each kind of step, every time, or never"},
 };
 
 constexpr const char* kGroup = "Options of koila in the program (each is the variable KOILA_...)";

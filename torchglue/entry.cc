@@ -106,7 +106,7 @@ void in_child() {
   if (std::this_thread::get_id() != s.owner) {  // who was in the middle of something
     new (&s.signatures) Signatures;
     new (&s.masks) Masks;
-    new (&s.verified) decltype(s.verified);
+    new (&s.proven) ProvenCalls;
     new (&s.updated) decltype(s.updated);
     new (&s.run_whole) decltype(s.run_whole);
     s.converting = s.forward_again = s.in_checkpoint = s.functions = false;

@@ -44,6 +44,13 @@ class Marks {
   ska::flat_hash_map<const c10::TensorImpl*, Mark> marks_;
 };
 
+// What KOILA_VERIFY has found good.
+struct ProvenCalls {
+  ska::flat_hash_set<size_t> calls;           // operators' rules, by call
+  ska::flat_hash_map<size_t, int> shapes;     // the same but for the sizes: how many have been tested
+  ska::flat_hash_set<size_t> steps;           // passes over a step, and conversions
+};
+
 struct Session {
   const koila_runtime* runtime = nullptr;
   bool rescue = false;       // mode is rescue or lazy
@@ -62,7 +69,7 @@ struct Session {
   SizeFile size_file;
   Masks masks;
   Pressure pressure;
-  ska::flat_hash_set<size_t> verified;  // calls whose rules stood the test of KOILA_VERIFY
+  ProvenCalls proven;
   bool had_backward = false;
   ska::flat_hash_set<const void*> updated;  // parameters written to since the last backward pass: an optimizer is at work
   std::vector<std::string> run_whole;  // operators that ran at full batch, for who asks: see api/by_hand.cc
@@ -112,6 +119,8 @@ struct Session {
     return engine_depth > 0 && functions && c10::AutogradState::get_tls_state().get_grad_mode() && !NoSavedTensorHooksGuard::active();
   }
   bool draws_whole() const { return engine_depth > 0 || !c10::AutogradState::get_tls_state().get_grad_mode(); }
+  bool verifies() const { return runtime->settings->verify != KOILA_VERIFY_NOTHING; }
+  bool verifies_always() const { return runtime->settings->verify == KOILA_VERIFY_EVERY; }
   bool lazy() const { return runtime->settings->mode == KOILA_MODE_LAZY; }
   int64_t forced_micro_batch() const { return runtime->settings->microbatch; }
   void log(int level, const std::string& message) const;

@@ -4,12 +4,15 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "torchglue/proof/invariants.h"
+#include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/real_values.h"
@@ -66,8 +69,16 @@ variable_list RegionNode::apply(variable_list&& gradients) { return region_->bac
 void RegionNode::release_variables() { region_->backward_done(); }
 
 variable_list GradientSink::apply(variable_list&& gradients) {
+  region_->reached(use_, rows_);
   if (gradients[0].defined()) region_->add_gradient(use_, rows_, std::move(gradients[0]));
   return {};
+}
+
+void Region::reached(uint32_t use, Rows rows) {
+  int64_t& until = reached_until_[use];
+  if (rows.end <= until) return;
+  if (rows.begin != until) broken(invariant::kSumsReachTheirCount, "a gradient's rows " + std::to_string(rows.begin) + " follow on row " + std::to_string(until));
+  until = rows.end;
 }
 
 void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
@@ -75,6 +86,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   if (!wanted_[uses_[use].capture]) return;
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
+  if (proof_ != nullptr) proof_->add_gradient(use, rows, gradient);
   at::Tensor& total = totals_[use];
   const Placement& placement = uses_[use].placement;
   const at::Tensor& full = captures_[uses_[use].capture].tensor;
@@ -149,6 +161,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
               "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
               "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
   bury_dead();
+  check_sound();
   const RegionWork work;
   const Offload::MayFail may_fail;
   const auto started = std::chrono::steady_clock::now();
@@ -191,13 +204,19 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   const Schedule plan = schedule(keep);
   check_captures(plan);
   verify(plan);
+  Proof proof(*this, plan, keep);
+  proof_ = &proof;
+  const auto pass_over = c10::make_scope_exit([this] { proof_ = nullptr; });
   const bool random = std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.random; });
 
   totals_.assign(uses_.size(), {});
   totals_until_.assign(uses_.size(), 0);
+  reached_until_.assign(uses_.size(), 0);
   const auto start_over = [&] {
     std::fill(totals_.begin(), totals_.end(), at::Tensor());
+    proof.start_over();
     std::fill(totals_until_.begin(), totals_until_.end(), 0);
+    std::fill(reached_until_.begin(), reached_until_.end(), 0);
     for (Held& h : held) {
       h.until = 0;
       h.sum.reset();
@@ -207,6 +226,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   const auto backward_of = [&](Frame& frame) {
     {
       const at::NoGradGuard no_grad;
+      proof.add(frame);
       for (Held& h : held) store_rows(h, frame.values[h.base], frame.rows);
     }
     torch::autograd::edge_list edges;
@@ -246,6 +266,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     if (policy != nullptr && !policy->knows_slope() && !random) end = with_another_size(position, end);
     // A retry ends where the failed pass ended, so that sums which that pass reached are not made twice.
     for (int64_t until : totals_until_) {
+      if (until > position) end = std::min(end, until);
+    }
+    for (int64_t until : reached_until_) {
       if (until > position) end = std::min(end, until);
     }
     for (const Held& h : held) {
@@ -293,6 +316,15 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
 
   ahead_.clear();
   side_.join();
+  check_counts(held);
+  proof.check_gradients();
+  for (const Held& h : held) proof.check_value(h.base, h.full);
+  try {
+    proof.finish();
+  } catch (...) {
+    totals_.clear();
+    throw;
+  }
   std::vector<at::Tensor> results(node->num_outputs());
   for (uint32_t u = 0; u < uses_.size(); ++u) {
     const Capture& capture = captures_[uses_[u].capture];
@@ -308,6 +340,30 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   leave_room_for(results);
   statistics.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return results;
+}
+
+// Every gradient, and every value, has had each row once. Rows that a mask picks may be none, and an operator may leave no graph for these.
+void Region::check_counts(const std::vector<Held>& held) {
+  const bool ragged = std::any_of(values_.begin(), values_.end(), [](const Value& v) { return v.placement.ragged != nullptr; });
+  for (size_t u = 0; u < reached_until_.size() && !ragged; ++u) {
+    if (reached_until_[u] != 0 && reached_until_[u] != batch_) {
+      broken(invariant::kSumsReachTheirCount, "a gradient has " + std::to_string(reached_until_[u]) + " rows of " + std::to_string(batch_));
+    }
+  }
+  for (const Held& h : held) {
+    if (h.until != batch_) broken(invariant::kRowsOnce, "a value has " + std::to_string(h.until) + " rows of " + std::to_string(batch_));
+  }
+}
+
+// Who reads such a tensor gets an out-of-memory error, and no number.
+void Region::lose_handed_out() {
+  for (const Value& value : values_) {
+    Group& group = groups_[value.group];
+    if (value.impl == nullptr || group.materialised || !group.storage) continue;
+    deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+    deferred_registry().lose(group.storage);
+    group.storage = {};
+  }
 }
 
 // Note [When a region ends]
@@ -349,6 +405,10 @@ void Region::release() {
     event.operators = static_cast<int64_t>(instructions_.size());
     event.seconds = statistics.seconds;
     session().runtime->on_region(&event);
+  }
+  if (has_deferred()) {  // it should not come to this
+    report_refusal(describe_out_of_memory("backward"), std::string("a check found it wrong (") + invariant::kHandedOutIsReal + "). Please report this as a bug of koila.", batch_);
+    lose_handed_out();
   }
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);

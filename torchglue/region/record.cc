@@ -15,6 +15,8 @@
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/proof/invariants.h"
+#include "torchglue/proof/proof.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/layout.h"
 #include "torchglue/region/node.h"
@@ -225,7 +227,10 @@ Instruction Region::instruction_for(const Call& call) {
       }
       // A value of the region that exists, and was taken for the whole that it is: a constant, like any other.
       const NoInterceptGuard no_intercept;
-      operand = {Operand::Kind::kUse, use(capture(entry.region == this ? t.detach() : t), placement), false};
+      const at::Tensor read = entry.region == this ? t.detach() : t;
+      operand = {Operand::Kind::kUse, use(capture(read), placement), false};
+      const Capture& captured = captures_[uses_[operand.id].capture];
+      if (captured.requires_grad != read.requires_grad() || captured.graph != koila::node_of(read)) broken(invariant::kCapturesKeepTheirGraph, "an operand of " + call.op.schema().name());
     };
     const c10::IValue& v = call.arguments[i];
     if (v.isTensor()) {
@@ -419,7 +424,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       in.outputs.push_back(kNoValue);
       return at::Tensor();
     }
-    if (local.layout() != at::kStrided || !follows(*local.unsafeGetTensorImpl())) throw NotDense();
+    if (local.layout() != at::kStrided || local.is_quantized() || !follows(*local.unsafeGetTensorImpl())) throw NotDense();  // a deferred tensor has no quantizer
     const Placement placement = static_cast<size_t>(result) < call.answer.outputs().size() ? call.answer.outputs()[result] : Placement();
     const Local* same = nullptr;
     const Local* alias = nullptr;

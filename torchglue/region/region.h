@@ -1,7 +1,7 @@
 // A region: the part of a step that runs in micro-batches.
 //
 // Three files implement it in the order of a step's life: record.cc (operators join), run.cc (micro-batches run, values are
-// materialised), and node.cc (the autograd node: backward). verify.cc puts rules to the test.
+// materialised), and node.cc (the autograd node: backward). proof/ looks at what came out.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
 // the owner waits in backward; never both at once.
@@ -123,6 +123,15 @@ struct Group {
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
 };
 
+struct Frame;
+
+// Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there.
+class FrameWatch {
+ public:
+  virtual ~FrameWatch() = default;
+  virtual void after(size_t instruction, Frame& frame) = 0;
+};
+
 // One pass over the operators for some rows.
 struct Frame {
   Rows rows;
@@ -130,7 +139,15 @@ struct Frame {
   std::vector<at::Tensor> values;  // by ValueId
   std::vector<at::Tensor> uses;    // by use
   size_t next = 0;                 // first instruction that has not run
+  FrameWatch* watch = nullptr;
 };
+
+class Proof;
+struct Expectations;
+struct Finding;
+struct Fingerprint;
+struct RowRange;
+struct Witness;
 
 // Why an operator cannot run per micro-batch although its rule said so. The caller runs it at full batch.
 struct CannotJoin : std::exception {};
@@ -274,6 +291,14 @@ class Region : public std::enable_shared_from_this<Region> {
   // A capture's memory, which was at `from`, has been moved.
   void moved(const void* from, const void* to);
 
+  // --- proof/ ---
+  // What PyTorch had computed of the value before: micro-batches are held against it.
+  void expect(ValueId value, Witness witness);
+  // An invariant does not hold (proof/invariants.h): nothing is computed any more, and the next to ask is refused. The first that does not is told of.
+  void broken(const char* invariant, const std::string& detail, size_t instruction = SIZE_MAX);
+  // Refuses what is asked of a region that was found wrong.
+  void check_sound();
+
   struct Statistics {
     int64_t runs = 0;
     int64_t forward_only = 0;
@@ -284,6 +309,7 @@ class Region : public std::enable_shared_from_this<Region> {
  private:
   friend class RegionNode;
   friend class GradientSink;
+  friend class Proof;
 
   // record.cc
   Instruction instruction_for(const Call& call);
@@ -346,14 +372,25 @@ class Region : public std::enable_shared_from_this<Region> {
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
 
-  // verify.cc
-  // Puts the rules of the operators in `plan` to the test, where KOILA_VERIFY asks for it; refuses when one is wrong.
+  // proof/rules.cc
+  // Puts the rules of the operators in `plan` to the test; refuses when one is wrong.
   void verify(const Schedule& plan);
   struct Trial;
-  size_t signature_of(const Instruction& instruction) const;
-  Trial attempt(const Instruction& instruction, Frame& all, Rows rows, double share, std::vector<at::Tensor>& directions);
+  size_t signature_of(const Instruction& instruction, bool sizes) const;
+  Trial attempt(const Instruction& instruction, Frame& all, Rows rows, double share, std::vector<at::Tensor>& directions, double phase);
+  std::vector<std::optional<Fingerprint>> prints(const Instruction& instruction, const Trial& trial, int64_t all, RowRange rows, size_t& outputs) const;
+  double coarsest(const Instruction& instruction, at::ScalarType type) const;
   // What is wrong with the operator, or "".
   std::string contradiction(const Instruction& instruction, Frame& all, Rows first, Rows second);
+
+  // proof/
+  [[noreturn]] void condemn(const Finding& finding);
+  void meet(size_t instruction, Frame& frame);
+  void check_part(size_t instruction, const Value& value, const at::Tensor& local, Rows rows);
+  void check_counts(const std::vector<Held>& held);
+  void lose_handed_out();
+  // A micro-batch's graph has come to the use, with a gradient or without.
+  void reached(uint32_t use, Rows rows);
 
   [[noreturn]] void refuse(const std::string& reason) const;  // in backward
   void leave_room_for(const std::vector<at::Tensor>& gradients);
@@ -371,6 +408,11 @@ class Region : public std::enable_shared_from_this<Region> {
   bool released_ = false;
   bool over_ = false;  // no gradient will be asked for: it lives on for values that have not been read
   bool observed_random_ = false;  // a value with random draws in it has been shown to the program
+  std::string condemned_;  // why nothing of it is to be had any more; "": it is sound
+  std::shared_ptr<Finding> broken_;  // the first invariant that does not hold
+  std::shared_ptr<Expectations> expected_;  // null: none are left
+  bool no_room_for_proof_ = false;  // it ran out of memory: this step is not proven
+  Proof* proof_ = nullptr;  // of the backward pass under way
   bool exchanged_saved_ = false;  // a collective operation wrote to what operators may have saved for backward
 
   std::vector<Instruction> instructions_;
@@ -381,6 +423,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<Use> uses_;
   std::vector<at::Tensor> totals_;     // by use: the gradient summed so far
   std::vector<int64_t> totals_until_;  // by use: rows summed so far
+  std::vector<int64_t> reached_until_;  // by use: rows whose graphs have come to it
   std::vector<char> wanted_;           // by capture: the engine asks for its gradient
   std::map<uint64_t, int> begun_with_;
   std::set<size_t> differentiated_;    // instructions that a backward pass has used

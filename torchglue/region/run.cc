@@ -10,6 +10,8 @@
 
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/proof/invariants.h"
+#include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
@@ -183,6 +185,7 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instructi
       local = use_local(frame, operand.id);
       break;
   }
+  if (storage_of(local) != nullptr && memory_of(local) == nullptr && local.numel() > 0 && !local._is_zerotensor()) broken(invariant::kNoKernelSeesDeferred, "an operand of " + in.op.schema().name() + " has no memory");
   if (in.in_float) {
     local = local.to(at::toOpMathType(local.scalar_type()));
   } else if (operand.kind == Operand::Kind::kValue && !in.keeps_float && values_[operand.id].placement.is_partial()) {
@@ -351,6 +354,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     const auto store = [&](const at::Tensor& local) {
       const ValueId id = in.outputs[flat++];
       if (in.by_user && id != kNoValue) check_promise(in, values_[id], local, frame.rows);
+      if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
       if (id != kNoValue && (schedule == nullptr || schedule->last_value[id] > i)) set_local(frame, id, local);
     };
     for (const c10::IValue& result : results) {
@@ -361,6 +365,8 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       }
     }
     results.clear();
+    if (frame.watch != nullptr) frame.watch->after(i, frame);
+    if (expected_ != nullptr) meet(i, frame);
     if (schedule == nullptr) continue;
     for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
@@ -368,6 +374,15 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       }
     }
   }
+}
+
+void Region::check_part(size_t instruction, const Value& value, const at::Tensor& local, Rows rows) {
+  bool fits = local.dim() == static_cast<int64_t>(value.sizes.size());
+  for (int64_t d = 0; fits && d < local.dim(); ++d) {
+    const bool split = value.placement.is_shard() && value.placement.dim == d;
+    fits = local.size(d) == (split ? value.placement.extent(rows.begin, rows.end) : value.sizes[static_cast<size_t>(d)]);
+  }
+  if (!fits) broken(invariant::kPartsFit, "gives a part of another shape", instruction);
 }
 
 bool Region::drop_first_frame() {
@@ -494,6 +509,7 @@ bool Region::make_room() {
 
 void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   if (rows.end <= held.until) return;
+  if (rows.begin != held.until) broken(invariant::kRowsOnce, "rows " + std::to_string(rows.begin) + " follow on row " + std::to_string(held.until));
   const Value& value = values_[held.base];
   const at::Tensor part = local.detach();
   // Lazily conjugated, or negated, like the program's tensor for it: what lies in memory is the other value.
@@ -568,12 +584,14 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
     wanted.push_back({groups_[g].base, {}, {}, 0});
   }
   if (wanted.empty()) return;
+  check_sound();
   choose_size();
   std::vector<ValueId> keep = bases;
   if (watch.observer != nullptr) keep.push_back(watch.value);
   const Schedule plan = schedule(keep);
   check_captures(plan);
   verify(plan);
+  Proof proof(*this, plan, keep);
   for (Held& held : wanted) {
     std::exception_ptr ran_out;
     try {
@@ -588,6 +606,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   }
   const bool random = std::any_of(keep.begin(), keep.end(), [&](ValueId v) { return values_[v].random; });
   const auto store = [&](const Frame& frame) {
+    proof.add(frame);
     for (Held& held : wanted) store_rows(held, frame.values[held.base], frame.rows);
     if (watch.observer == nullptr || frame.rows.end <= watch.until) return;
     watch.observer->add(frame.values[watch.value].detach());
@@ -647,6 +666,11 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   }
   ahead_.clear();
   side_.join();
+  for (const Held& held : wanted) {
+    if (held.until != batch_) broken(invariant::kRowsOnce, "a value has " + std::to_string(held.until) + " rows of " + std::to_string(batch_));
+  }
+  for (const Held& held : wanted) proof.check_value(held.base, held.full);
+  proof.finish();
   for (const Held& held : wanted) fill(held);
   if (over_ && !has_deferred()) release();
 }

@@ -14,6 +14,7 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
+#include "torchglue/proof/conversion.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/real_values.h"
@@ -394,20 +395,23 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   Session& s = session();
   const auto seeds = learn(tape, plan);
   const auto needed = needed_ops(tape, plan);
+  BeforeConversion before(tape, plan, needed);
   struct Converting {
     Session& s;
     Tape& tape;
     const Plan& plan;
     const std::vector<char>& needed;
+    BeforeConversion& before;
     size_t at = 0;  // operator
     bool done = false;
     ~Converting() {
       s.converting = s.forward_again = false;
       if (done) return;
       lose_the_rest(tape, plan, needed, at);
+      before.compare(tape, s.current.get());
       tape.cut();
     }
-  } converting{s, tape, plan, needed};
+  } converting{s, tape, plan, needed, before};
   s.converting = true;
   s.forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   const at::Device device = tape.values()[plan.seeds[0].value].device;
@@ -543,7 +547,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
         k.placement = (list ? 0 : o) < call.outputs().size() ? call.outputs()[list ? 0 : o] : Placement::replicate();
         k.requires_grad = value.differentiable();
         if (k.handed_back.defined()) continue;
-        if (k.placement.is_replicate()) known = false;
+        if (k.placement.is_replicate() || c10::isQIntType(value.dtype)) known = false;
         k.tensor = alive;
         k.sizes = value.sizes;
         k.strides = value.strides;
@@ -601,6 +605,8 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     if (const auto entry = t.defined() ? entry_of(t) : DeferredRegistry::Entry{}; entry.region != nullptr) entry.region->hand_out_exchanged(entry.value);
   }
   region->catch_up();
+  before.compare(tape, region.get());
+  region->check_sound();
   tape.keep_apart(plan.descends, [&](const at::Tensor& t) {
     return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.tensor.is_same(t); });
   });

@@ -164,6 +164,10 @@ void StepSizes::end() {
   steps_.clear();
 }
 
+StepSizes::Aside::Aside(StepSizes& sizes, c10::Device device) : device_number_(device_number(device)) { sizes.mark(device_number_); }
+
+StepSizes::Aside::~Aside() { session().runtime->mark_peak(device_number_); }
+
 StepSizes::Pass::Pass(StepSizes& sizes, int64_t batch, int64_t rows, bool first) : sizes_(sizes), batch_(batch), rows_(rows), first_(first) {
   if (const UnderWay* step = sizes_.find(batch_)) {
     sizes_.mark(step->device_number);

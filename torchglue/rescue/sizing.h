@@ -72,6 +72,18 @@ class StepSizes {
     int64_t before_ = 0;
   };
 
+  // What is done on the device while it lives is none of the step's: its peak is not noted.
+  class Aside {
+   public:
+    Aside(StepSizes& sizes, c10::Device device);
+    ~Aside();
+    Aside(const Aside&) = delete;
+    Aside& operator=(const Aside&) = delete;
+
+   private:
+    int device_number_;
+  };
+
   // A part of such a step began.
   void add_region(int64_t batch);
 

@@ -20,11 +20,14 @@ at::Tensor reduced(std::string_view name, const at::Tensor& x, at::IntArrayRef d
   return name == "aten::any" ? x.any(dims, keep) : x.all(dims, keep);
 }
 
-// Nothing of the region may hang on the sum from here on: it is an ordinary tensor, and the region is closed.
-void take_out(Region& region, const at::Tensor& sum) {
+// Nothing of the region may hang on the value from here on: it is an ordinary tensor, and the region is closed.
+void take_out(Region& region, const at::Tensor& value, bool whole = true) {
   region.end_stage();
-  const auto entry = deferred_registry().find(sum.unsafeGetTensorImpl());
-  if (entry.region != nullptr) entry.region->shared_from_this()->hand_over(entry.value, sum, /*whole=*/true);
+  const auto entry = deferred_registry().find(value.unsafeGetTensorImpl());
+  if (entry.region == nullptr) return;
+  const auto its = entry.region->shared_from_this();
+  its->end_stage();
+  its->hand_over(entry.value, value, whole);
 }
 
 at::Tensor without(at::Tensor t, std::vector<int64_t> dims) {
@@ -46,6 +49,9 @@ bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpC
   const std::vector<int64_t> dims = *reduced_dims(call, x.dim());
   const int64_t batch_dim = call.tensor(0).placement.dim;
   const bool keep = call.boolean(call.find("keepdim"));
+  const bool with_gradient = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad() && x.is_floating_point() && name != "aten::any" && name != "aten::all";
+  // Which entries are the largest is a comparison of bits: micro-batches of another size would round x otherwise, and find none.
+  if (with_gradient) take_out(*region, x, /*whole=*/false);
   at::Tensor found;  // keeps its dimensions
   {
     const at::NoGradGuard no_grad;
@@ -56,8 +62,7 @@ bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpC
     const NoInterceptGuard no_intercept;
     found = reduced(name, of_rows, {batch_dim}, /*keep=*/true);
   }
-  const bool differentiable = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad() && found.is_floating_point();
-  if (differentiable) {
+  if (with_gradient) {
     {
       const NoInterceptGuard no_intercept;
       if (!found.isfinite().all().item<bool>()) return false;

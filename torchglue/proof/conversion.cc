@@ -1,0 +1,163 @@
+#include "torchglue/proof/conversion.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "torchglue/graph_walk.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/proof/invariants.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/rescue/oom.h"
+#include "torchglue/session.h"
+#include "torchglue/stages/running_statistics.h"
+#include "torchglue/tensor_memory.h"
+
+namespace koila {
+
+namespace {
+
+constexpr int64_t kEntriesAtMost = int64_t{1} << 26;  // that witnesses look at in one conversion
+
+size_t combined(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
+
+// Values that a random draw went into which is made anew.
+std::vector<char> drawn(const Tape& tape, const Plan& plan) {
+  std::vector<char> found(tape.values().size(), 0);
+  for (const TapeOp& op : tape.ops()) {
+    const bool is_drawn = drew(op) || std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return found[ref.value] && !is_seed(plan, ref.value); });
+    for (TapeValueId out : op.outputs) {
+      if (is_drawn && out != kNoTapeValue) found[out] = 1;
+    }
+  }
+  return found;
+}
+
+std::vector<at::Tensor> leaves_behind(const Tape& tape, const Plan& plan) {
+  std::vector<torch::autograd::Node*> nodes;
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || !plan.descends[v]) continue;
+    const at::Tensor t = value.lock();
+    if (t.defined() && t.grad_fn()) nodes.push_back(t.grad_fn().get());
+  }
+  std::vector<at::Tensor> leaves;
+  walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {
+    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) leaves.push_back(leaf->variable);
+    return true;
+  });
+  return leaves;
+}
+
+}  // namespace
+
+BeforeConversion::BeforeConversion(const Tape& tape, const Plan& plan, const std::vector<char>& needed) : plan_(plan) {
+  const NoInterceptGuard no_intercept;
+  leaves_ = leaves_behind(tape, plan);
+  take_statistics(tape);
+  take_witnesses(tape, needed);
+}
+
+void BeforeConversion::take_statistics(const Tape& tape) {
+  for (const TapeOp& op : tape.ops()) {
+    if (!op_traits(op.op).silent_effect) continue;
+    for (const TapeRef& ref : op.refs) {
+      if (!is_running_statistic(op.op.schema().arguments()[ref.arg].name())) continue;
+      const at::Tensor t = tape.values()[ref.value].lock();
+      if (!t.defined() || !t.is_cpu() || !t.is_contiguous() || memory_of(t) == nullptr) continue;
+      const auto* data = static_cast<const char*>(memory_of(t)) + t.storage_offset() * static_cast<int64_t>(t.element_size());
+      statistics_.push_back({t, {data, data + t.nbytes()}});
+    }
+  }
+}
+
+void BeforeConversion::take_witnesses(const Tape& tape, const std::vector<char>& needed) {
+  const Session& s = session();
+  if (!s.verifies()) return;
+  key_ = combined(static_cast<size_t>(plan_.batch), needed.size());
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (needed[i]) key_ = combined(key_, std::hash<const void*>()(&tape.ops()[i].op.schema()));
+  }
+  if (!s.verifies_always() && s.proven.steps.count(key_) > 0) return;
+  const auto random = drawn(tape, plan_);
+  std::map<uint32_t, uint32_t> versions;  // by storage group: what the operators on the tape account for
+  for (const TapeValue& value : tape.values()) versions[value.group] = std::max(versions[value.group], value.version);
+  int64_t entries = 0;
+  for (TapeValueId v = 0; v < tape.values().size() && entries < kEntriesAtMost; ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || !plan_.descends[v] || is_seed(plan_, v) || random[v] || value.exchanged) continue;
+    if (!needed[static_cast<size_t>(value.producer)] || tape.on_capture(value.group) || tape.pinned(value.group) || !tape.is_current(v)) continue;
+    const at::Tensor t = value.lock();
+    if (!t.defined() || storage_of(t) == nullptr || value.storage != storage_of(t) || version_of(t) != versions[value.group]) continue;
+    if (deferred_registry().find_storage(storage_of(t)).first != nullptr) continue;
+    auto witness = bear_witness(t, plan_.placements[v], plan_.batch);
+    if (!witness) continue;
+    witness->conversion = key_;
+    entries += witness->entries();
+    values_.push_back({v, *std::move(witness)});
+  }
+}
+
+void BeforeConversion::compare(const Tape& tape, Region* region) noexcept {
+  try {
+    const NoInterceptGuard no_intercept;
+    const at::NoGradGuard no_grad;
+    compare_statistics(region);
+    if (region != nullptr) compare_leaves(tape, region);
+    compare_values(tape, region);
+  } catch (const std::exception& error) {
+    take_allocator_ran_out();
+    session().log(KOILA_LOG_DEBUG, std::string("a conversion is not proven: ") + error.what());
+  }
+}
+
+void BeforeConversion::compare_statistics(Region* region) {
+  for (const Statistic& statistic : statistics_) {
+    auto* data = static_cast<char*>(const_cast<void*>(memory_of(statistic.tensor)));
+    if (data == nullptr || statistic.tensor.nbytes() != statistic.bytes.size()) continue;
+    data += statistic.tensor.storage_offset() * static_cast<int64_t>(statistic.tensor.element_size());
+    if (std::memcmp(data, statistic.bytes.data(), statistic.bytes.size()) == 0) continue;
+    std::memcpy(data, statistic.bytes.data(), statistic.bytes.size());
+    if (region != nullptr) region->broken(invariant::kStatisticsStay, "a running statistic changed");
+  }
+}
+
+void BeforeConversion::compare_leaves(const Tape& tape, Region* region) {
+  ska::flat_hash_set<const c10::TensorImpl*> now;
+  for (const at::Tensor& leaf : leaves_behind(tape, plan_)) now.insert(leaf.unsafeGetTensorImpl());
+  for (const at::Tensor& leaf : leaves_) {
+    if (now.count(leaf.unsafeGetTensorImpl()) == 0) region->broken(invariant::kLeavesAreReached, "a parameter of " + std::to_string(leaf.numel()) + " entries gets no gradient any more");
+  }
+}
+
+void BeforeConversion::compare_values(const Tape& tape, Region* region) {
+  for (Value& value : values_) {
+    const at::Tensor t = tape.values()[value.id].lock();
+    if (!t.defined() || storage_of(t) == nullptr) continue;
+    if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr && deferred_registry().find_storage(storage_of(t)).first != nullptr) {
+      entry.region->expect(entry.value, std::move(value.witness));
+      continue;
+    }
+    if (memory_of(t) == nullptr || t.scalar_type() != value.witness.dtype) continue;
+    // What micro-batches have made of it differs by rounding, and that by as much as the step makes of it: so it takes a lot, and in more than one row.
+    const double bound = std::min(0.5, 100 * std::max(1e-12, tolerance(rounding(value.witness.dtype, t.device().type()))));
+    size_t apart = 0;
+    if (at::isFloatingType(t.scalar_type()) || at::isComplexType(t.scalar_type())) {
+      for (const auto& [row, expected] : value.witness.rows) {
+        const auto has = fingerprint(t, value.witness.placement, plan_.batch, {0, plan_.batch}, {row, row + 1});
+        apart += has && distance(expected, *has) > bound;
+      }
+    }
+    if (apart < 2) continue;
+    deferred_registry().lose(t.storage());
+    const TapeOp& op = tape.ops()[static_cast<size_t>(tape.values()[value.id].producer)];
+    session().log(KOILA_LOG_DEBUG, "what " + op.op.schema().name() + " gave has been made again, and is something else");
+    if (region != nullptr) region->broken(invariant::kMadeAgainIsTheSame, "what " + op.op.schema().name() + " had given is not");
+  }
+}
+
+}  // namespace koila
