@@ -464,6 +464,9 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
   constexpr int kRoundsAtMost = 32;  // arguments change from round to round, and each only a few times
   for (int round = 0;; ++round) {
+    if (round > 4 * kRoundsAtMost) {  // never expected; a program that waits for ever would be worse than one that ends
+      refuse_split_step(describe_out_of_memory(op.schema().name()), "an argument of " + op.schema().name() + " cannot be given its value.", 0);
+    }
     Question q = ask(op, arguments);
     if (settle_outsider(op, q)) continue;
     if (traits.reads_value || (session().engine_depth > 0 && !session().forward_again)) {  // in backward (a hook, an autograd.Function): full values, and no new regions

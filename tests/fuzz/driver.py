@@ -146,9 +146,9 @@ class Tally:
 class Lane(threading.Thread):
     """One plain process and one under koila, side by side."""
 
-    def __init__(self, tally, seeds, configurations, until, found, turn=TURN):
+    def __init__(self, tally, seeds, configurations, until, found, counts):
         super().__init__(daemon=True)
-        self.tally, self.seeds, self.configurations, self.until, self.found, self.turn = tally, seeds, configurations, until, found, turn
+        self.tally, self.seeds, self.configurations, self.until, self.found, self.counts = tally, seeds, configurations, until, found, counts
         self.problem = None
 
     def run(self):
@@ -166,7 +166,7 @@ class Lane(threading.Thread):
                 under_koila = Worker(environment)
                 history = []
                 made = self._make(plain)
-                while made and len(history) < self.turn and time.monotonic() < self.until:
+                while made and len(history) < TURN and time.monotonic() < self.until:
                     seed, blob = made
                     under_koila.send("run", blob, seed)
                     made = self._make(plain)  # while koila's process works
@@ -178,9 +178,7 @@ class Lane(threading.Thread):
                         break
                     self.tally.add(pickle.loads(blob[0]), verdicts)
                     for verdict in verdicts:
-                        if verdict.kind == "refused":
-                            continue
-                        if verdict.bad:
+                        if verdict.bad and self.counts(verdict.kind):
                             self._report(Finding(seed, environment, verdict.kind, verdict.detail, verdict.setting, blob, [v.setting for v in verdicts[:verdicts.index(verdict)]], list(history)))
                             break
                 under_koila.end()
@@ -218,6 +216,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for every process under koila, instead of random ones")
     parser.add_argument("--keep", default=str(ROOT / ".cache" / "fuzz"), help="where what is found goes")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--only", nargs="+", help="kinds of findings that count: wrong error crash hang over changed leak")
     parser.add_argument("--most", type=int, default=20, help="ends after so many findings")
     parser.add_argument("--shrink", nargs="+", metavar="FILE", help="makes the findings of an earlier run (.pickle files in --keep) small, and runs nothing else")
     parser.add_argument("--table", help="writes the counts by operator and by pair of neighbours, as JSON")
@@ -248,11 +247,14 @@ def main():
     say(f"seeds from {first}")
     begin = time.monotonic()
 
+    def counts(kind):
+        return not options.only or kind.split(":")[0] in options.only
+
     def found(finding):
         say(f"FOUND {finding.kind}: seed {finding.seed}, {finding.setting}, {json.dumps(finding.environment)}: {finding.detail[-400:]}")
 
     shared_seeds, shared_environments = Shared(seeds), Shared(environments)
-    lanes = [Lane(tally, shared_seeds, shared_environments, until, found) for _ in range(options.jobs)]
+    lanes = [Lane(tally, shared_seeds, shared_environments, until, found, counts) for _ in range(options.jobs)]
     for lane in lanes:
         lane.start()
     told = begin

@@ -84,5 +84,20 @@ class Program:
         return namespace["program"]
 
 
+@dataclasses.dataclass
+class Script:
+    """A program that lies in a file."""
+    path: str
+    low_precision: bool = False
+    steps: int = 2
+    seed: int = 0
+
+    def compiled(self):
+        namespace = {"__name__": "script"}
+        with open(self.path) as file:
+            exec(compile(file.read(), self.path, "exec"), namespace)
+        return namespace["program"]
+
+
 def indented(text, by):
     return [" " * by + line for line in text.split("\n")]

@@ -73,7 +73,7 @@ class Runner:
         measure()
         koila.limit(0)
         if isinstance(ended, Exception):
-            self.trace = [frame for frame in traceback.extract_tb(ended.__traceback__) if frame.filename.startswith("<program")]
+            self.trace = [frame for frame in traceback.extract_tb(ended.__traceback__) if frame.name == "program"]
             ended = ended.with_traceback(None)
             ended.__context__ = ended.__cause__ = None
         return notes, ended, peak, over, koila.allocations() - before

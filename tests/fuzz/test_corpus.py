@@ -1,0 +1,68 @@
+"""Programs that the fuzzer has found once, in many settings; and fresh ones, from seeds that are always the same."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from driver import Worker  # noqa: E402
+from program import Script  # noqa: E402
+from verdict import Setting  # noqa: E402
+
+ENVIRONMENTS = ({"KOILA_LADDER": "0,1"}, {"KOILA_LADDER": "1"}, {}, {"KOILA_MODE": "lazy"}, {"KOILA_MICROBATCH": "1"}, {"KOILA_FUZZ_FREE": "1"})
+SCRIPTS = sorted((HERE / "corpus").glob("*.py"))
+
+
+def settings():
+    budgets = [Setting(budget=i / 10, begin=begin) for i in range(3, 10) for begin in (0, 1)]
+    return [Setting()] + budgets + [Setting(inject=f"nth:{i}") for i in range(1, 60, 2)] + [Setting(inject=f"random:0.05:{i}") for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def blobs():
+    """Each program with its plain values."""
+    plain = Worker()
+    made = {path.stem: plain.ask("again", Script(str(path))) for path in SCRIPTS}
+    plain.end()
+    return made
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: " ".join(f"{name}={value}" for name, value in environment.items()) or "rescue")
+def test_corpus(blobs, environment):
+    under_koila = Worker(environment)
+    bad = []
+    for name, blob in blobs.items():
+        assert isinstance(blob, tuple), f"{name}: {blob}"
+        tried = settings() if "KOILA_FUZZ_FREE" not in environment else [Setting()]
+        bad += [f"{name}, {verdict.setting}: {verdict.kind} {verdict.detail}" for verdict in under_koila.ask("probe", blob, tried, False) if verdict.bad]
+    under_koila.end()
+    assert not bad, "\n".join(bad)
+
+
+def test_what_is_wrong_is_found(tmp_path):
+    """A program that is not what it was when its plain values were made."""
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    text = (HERE / "corpus" / "one_row_repeated.py").read_text()
+    right.write_text(text)
+    wrong.write_text(text.replace("alpha=0.3", "alpha=0.30001"))
+    plain = Worker()
+    _, values = plain.ask("again", Script(str(right)))
+    plain.end()
+    under_koila = Worker({})
+    verdicts = under_koila.ask("probe", (pickle.dumps(Script(str(wrong))), values), [Setting()], False)
+    under_koila.end()
+    assert [verdict.kind for verdict in verdicts] == ["wrong"]
+
+
+def test_fresh_seeds(tmp_path):
+    done = subprocess.run([sys.executable, str(HERE / "driver.py"), "--seed", "500000", "--programs", "250", "--jobs", "1", "--keep", str(tmp_path), "--no-shrink", "--only", "wrong", "error", "crash", "hang", "over", "changed"],
+                          capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = int(re.search(r"programs, (\d+) runs \(", done.stdout.splitlines()[-3]).group(1))
+    assert runs > 500, done.stdout
