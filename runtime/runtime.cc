@@ -200,7 +200,7 @@ void Runtime::start_anew_after_fork() {
   forked_ = true;
 }
 
-// Beside the record, or beside a report where no record is kept; where neither is there is none.
+// The file lies beside the record, or beside a report where no record is kept. Without either no file is written.
 void Runtime::on_mismatch(const std::string& json) {
   if (mismatch_told_.exchange(true)) return;
   std::string path;

@@ -115,6 +115,11 @@ class Context:
         name = self.new("h")
         return self.add(f"{name} = {expression}", (name,), (operator,))
 
+    def let_any(self, choices):
+        """One of the expressions, by the names of their operators."""
+        name = self.any(choices)
+        return self.let(choices[name], name)
+
     def setup(self, letter, expression):
         name = self.new(letter)
         return name if self.add(f"{name} = {expression}", (name,), (), "setup") else None

@@ -1,12 +1,18 @@
 """Makes a training program from a seed."""
 
-import operators  # noqa: F401
 import torch
-import wild  # noqa: F401
 from context import Context
+from kinds import WEIGHTS
 from notes import Notes
-from operators import WEIGHTS
 from program import Statement
+
+# In this order, see kinds.py.
+import operators  # noqa: F401, E402, I001
+import shapes  # noqa: F401, E402
+import writes  # noqa: F401, E402
+import surroundings  # noqa: F401, E402
+import algebra  # noqa: F401, E402
+import wild  # noqa: F401, E402
 
 # Of noise as small as rounding; a program that blows it up further says nothing about who rounds differently.
 NOISE, MOST_AMPLIFIED = 1e-13, 1e-8

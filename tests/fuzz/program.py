@@ -49,7 +49,6 @@ class Program:
     step: list
     steps: int = 2
     shapes: dict = dataclasses.field(default_factory=dict)  # name -> (sizes, dtype), as of the first step
-    low_precision: bool = False
 
     def names(self, letter):
         return [name for statement in self.setup for name in statement.defines if name[0] == letter]
@@ -88,7 +87,6 @@ class Program:
 class Script:
     """A program that lies in a file."""
     path: str
-    low_precision: bool = False
     steps: int = 2
     seed: int = 0
 

@@ -5,7 +5,7 @@ import json
 import pickle
 import time
 
-from driver import Gone, Worker
+from fuzz_driver import Gone, Worker
 from verdict import Setting, Verdict
 
 SECONDS = 120  # for one finding

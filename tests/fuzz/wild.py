@@ -5,7 +5,7 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from operators import kind
+from kinds import kind
 
 # What ends, changes or leaves the process, makes other devices or layouts, or reads memory that nobody wrote.
 NEVER = """apply_ backward cpu cuda xpu ipu mtia detach_ register_hook register_post_accumulate_grad_hook requires_grad_ resize_ resize_as_ resize resize_as retain_grad rename rename_ refine_names align_to align_as

@@ -1,8 +1,8 @@
 """A pytest plugin that runs every test of somebody else's suite in a child process of its own and writes down what it did: the outcome, and for every
 backward pass and optimizer step the numbers that it left.
 
-It is given to pytest by run.py (-p koila_suite_plugin), which holds the files of two runs against each other (compare.py). Values are read through NumPy,
-so that reading them allocates nothing of torch's. Variables, all set by run.py:
+It is given to pytest by suites_run.py (-p koila_suite_plugin), which holds the files of two runs against each other (compare.py). Values are read through NumPy,
+so that reading them allocates nothing of torch's. Variables, all set by suites_run.py:
 
     SUITES_RUNS      a JSON list of the ways in which each test is run: "out", a file of JSON lines, one a test (what it has is not run again); "stir", relative
                      noise that is added to every gradient: how much a test makes of rounding; "faults", the value of KOILA_INJECT_OOM for a test by name, in
@@ -36,6 +36,10 @@ import pytest
 import torch
 import torch.utils.checkpoint
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "lib"))
+
+from koila_abi import Koila  # noqa: E402
 
 MOST = 60  # backward passes and steps of a test that are written down
 LOG = 3000  # characters of what a test that does not pass has printed
@@ -113,17 +117,12 @@ class Book:
 
     def __init__(self):
         self.records, self.depth, self.first, self.last, self.passes, self.fault, self.stir = [], 0, None, 0, 0, None, None
-        library = ctypes.CDLL(None)
-        self.library = library if hasattr(library, "koila_version") else None
-        if self.library:
-            self.library.koila_allocations.restype = ctypes.c_int64
-            self.library.koila_set_inject.argtypes = [ctypes.c_char_p]
-            self.library.koila_write_report.argtypes = [ctypes.c_char_p]
+        self.koila = Koila()
         self.met = {}  # weak references by id
         self.before = self.allocations()
 
     def allocations(self):
-        return self.library.koila_allocations(-1) if self.library else 0
+        return self.koila.allocations() or 0
 
     def so_far(self):
         return self.allocations() - self.before
@@ -138,8 +137,8 @@ class Book:
         return [leaf for leaf in (reference() for reference in self.met.values()) if leaf is not None]
 
     def inject(self, what):
-        if self.library and what:
-            assert self.library.koila_set_inject(what.encode()) == 0, what
+        if self.koila.library and what:
+            assert self.koila.library.koila_set_inject(what.encode()) == 0, what
 
     def add(self, kind, **values):
         if len(self.records) < MOST:
@@ -148,14 +147,9 @@ class Book:
 
     def figures(self):
         """(regions that ran in micro-batches, rescues, reasons of refusals) by koila's own report."""
-        if not self.library:
+        report = self.koila.report()
+        if report is None:
             return None
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "report.json")
-            if self.library.koila_write_report(path.encode()) != 0:
-                return None
-            with open(path) as file:
-                report = json.load(file)
         rescued = sum(event["count"] for event in report.get("oom_events", []) if event["outcome"] == "rescued")
         return [report.get("regions_total", {}).get("count", 0), rescued, [r["reason"] for r in report.get("refusals", [])][:5]]
 

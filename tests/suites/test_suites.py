@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import compare
-import table
+import suites_table
 from catalogue import SUITES, Suite
 
 HERE = Path(__file__).resolve().parent
@@ -129,19 +129,19 @@ def test_what_is_wrong_is_found(runs):
 
 def test_an_error_of_memory_is_none_of_koilas(runs):
     found, spoiled = runs
-    assert table.judge("faults", found["plain"]["memory"], spoiled["plain"]["memory"], None)[0] == "out of memory"
-    assert table.judge("preload", found["plain"]["memory"], spoiled["plain"]["memory"], None)[0] == "violation"
+    assert suites_table.judge("faults", found["plain"]["memory"], spoiled["plain"]["memory"], None)[0] == "out of memory"
+    assert suites_table.judge("preload", found["plain"]["memory"], spoiled["plain"]["memory"], None)[0] == "violation"
 
 
 def test_what_is_not_the_same_twice_is_left_out(runs):
     found, spoiled = runs
     suite = Suite("made up", "1")
-    summary = table.Summary(suite, {**found, "faults": spoiled["plain"]}, ("faults",))
+    summary = suites_table.Summary(suite, {**found, "faults": spoiled["plain"]}, ("faults",))
     # What lies in fresh memory is another thing each time only where the C library fills it.
     assert summary.left_out["skipped by itself"] == 1 and summary.left_out["not the same twice"] in (1, 2)
     assert {name for _, name, _ in summary.violations} == {"by_a_little", "outcome", "one_step_less", "crash", "grad"}
     assert summary.counts["faults"]["out of memory"] == 1
-    assert "5 violations" in table.markdown([summary], ("faults",), "today")
+    assert "5 violations" in suites_table.markdown([summary], ("faults",), "today")
 
 
 def test_rounding_and_other_draws_are_no_violations(runs):

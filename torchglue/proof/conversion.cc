@@ -11,6 +11,7 @@
 #include "torchglue/graph_walk.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
+#include "torchglue/proof/key.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
@@ -22,8 +23,6 @@ namespace koila {
 namespace {
 
 constexpr int64_t kEntriesAtMost = int64_t{1} << 26;  // that witnesses look at in one conversion
-
-size_t combined(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
 
 // Values that a random draw went into which is made anew.
 std::vector<char> drawn(const Tape& tape, const Plan& plan) {

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "torchglue/proof/invariants.h"
+#include "torchglue/proof/key.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
@@ -19,8 +20,6 @@ namespace koila {
 namespace {
 
 RowRange range(Rows rows) { return {rows.begin, rows.end}; }
-
-size_t combined(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
 
 double length(const Fingerprint& f) { return std::sqrt(f.squares); }
 

@@ -11,15 +11,15 @@ namespace koila {
 
 // Note [Proof]
 // Nothing here knows what went wrong; it looks at what came out. The first time that a step of its kind runs in micro-batches:
-// - each operator's rule is put to the test on a few rows (verify.cc);
+// - each operator's rule is put to the test on a few rows (rules.cc);
 // - values that PyTorch had computed for the full batch before memory ran out are held against those of the micro-batches, row by row (Expectations);
 // - the loss, and what else is read, is made once more, without gradients, in micro-batches of another size, whose rows begin elsewhere.
 // Invariants are looked at always: see invariants.h.
 //
 // Rounding is no error, and how much of it there is hangs on the step: a batch norm may blow it up a thousandfold, and an argmax, of two entries that are as good as
 // equal, makes something else of it. So a difference that a few roundings do not explain is looked at again: the same rows run once more with every operator's
-// result shaken by some roundings, and a difference that this comes near to is none. Then it is real: the step ends as a refusal that names the first operator that gives something else,
-// and a file is written to send in. What there is no memory for is not proven.
+// result shaken by some roundings. A difference that shaking makes as well, or nearly, is rounding. Any other is real: the step ends as a refusal that names the
+// first operator whose result differs, and a file is written to send in. What there is no memory for is not proven.
 //
 // One lives for as long as a materialisation or a backward pass of a region.
 class Proof {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "torchglue/proof/fingerprint.h"
+#include "torchglue/proof/key.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/oom.h"
@@ -30,8 +31,6 @@ namespace {
 // operand are any two tensors that sum up to it. Random operators are passed over, and koila's own that hands back what was found out from all
 // rows. A call that was found good is not tested again, nor is one like it but for its sizes when a few of these were. What is no more than rounding is told from what is as
 // in Note [Proof]: the operator is run on operands that are shaken.
-
-size_t combined(size_t seed, size_t value) { return seed ^ (value + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2)); }
 
 bool is_number(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isComplexType(dtype); }
 
@@ -164,7 +163,8 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   return trial;
 }
 
-// The fingerprints of what a trial gave: its outputs, and behind `outputs` its gradients. `rows`: of those in `all`. Nothing where there is none.
+// The fingerprints of what a trial gave: of its outputs first, then of its gradients; `outputs` is set to the number of the former. `rows`: which of the `all` rows it ran.
+// An entry is empty where a tensor has no fingerprint.
 std::vector<std::optional<Fingerprint>> Region::prints(const Instruction& in, const Trial& trial, int64_t all, RowRange rows, size_t& outputs) const {
   std::vector<std::optional<Fingerprint>> found;
   const auto add = [&](const at::Tensor& t, const Placement& p) {

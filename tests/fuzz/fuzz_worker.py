@@ -102,9 +102,8 @@ class Runner:
         limited = self.always_splits or setting.budget or setting.inject
         if ended == "ok":
             worst = differences(values, notes.values)
-            tolerance = 0.03 if program.low_precision else TOLERANCE
-            if worst and worst[0][0] > tolerance:
-                return Verdict(setting, "wrong", "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > tolerance))
+            if worst and worst[0][0] > TOLERANCE:
+                return Verdict(setting, "wrong", "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > TOLERANCE))
             if self.free and worst and worst[0][0] > 0:
                 return Verdict(setting, "changed", "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > 0))
             return Verdict(setting, "exact")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import compare
 import environment
-import table
+import suites_table
 from catalogue import SUITES
 
 HERE = Path(__file__).resolve().parent
@@ -172,12 +172,12 @@ def main():
                 print(f"{suite.name}: {error}", flush=True)
                 (folder_of(suite) / "why_not").write_text(str(error))
                 continue
-            found = table.Summary(suite, {mode: read(suite, mode) for mode in MODES}, COMPARED)
+            found = suites_table.Summary(suite, {mode: read(suite, mode) for mode in MODES}, COMPARED)
             print(found.text(), flush=True)
             violations += len(found.violations)
     if args.write:
-        summaries = [table.Summary(suite, {mode: read(suite, mode) for mode in MODES}, COMPARED) for suite in SUITES.values() if read(suite, "plain")]
-        (environment.ROOT / "docs" / "suites.md").write_text(table.markdown(summaries, COMPARED, datetime.date.today()))
+        summaries = [suites_table.Summary(suite, {mode: read(suite, mode) for mode in MODES}, COMPARED) for suite in SUITES.values() if read(suite, "plain")]
+        (environment.ROOT / "docs" / "suites.md").write_text(suites_table.markdown(summaries, COMPARED, datetime.date.today()))
     sys.exit(1 if violations else 0)
 
 

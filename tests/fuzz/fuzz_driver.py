@@ -56,7 +56,7 @@ class Worker:
         base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         if environment is not None:
             base |= {"LD_PRELOAD": str(LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
-        self.process = subprocess.Popen([sys.executable, str(HERE / "worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
+        self.process = subprocess.Popen([sys.executable, str(HERE / "fuzz_worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
 
     def ask(self, *request):
         self.send(*request)
@@ -280,6 +280,6 @@ def main():
 
 
 if __name__ == "__main__":
-    import driver  # as itself, so that what is pickled is found again
+    import fuzz_driver  # as itself, so that what is pickled is found again
 
-    sys.exit(driver.main())
+    sys.exit(fuzz_driver.main())

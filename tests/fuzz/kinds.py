@@ -1,0 +1,13 @@
+"""The kinds of statements that a step is made of. Each is a function that adds one or a few statements to a context, or none, and says whether it did.
+
+A seed gives the same program for as long as the kinds are registered in the same order: kinds of operators.py first, of wild.py last.
+"""
+
+WEIGHTS = {}  # how often one is tried
+
+
+def kind(weight):
+    def register(function):
+        WEIGHTS[function] = weight
+        return function
+    return register
