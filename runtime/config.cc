@@ -211,7 +211,7 @@ constexpr Variable kVariables[] = {
     {"KOILA_LADDER", "rungs from 0 to 3 with commas such as 0,1,2", "0,1,2", read_ladder},
     {"KOILA_CUPTI", "0 or 1", "0", read_cupti},
     {"KOILA_STRICT", "0 or 1", "0", read_strict},
-    {"KOILA_VERIFY", "0, first or every", "0", read_verify},
+    {"KOILA_VERIFY", "0, first or every", "first", read_verify},
     {"KOILA_STACKS", "0 or 1", "0", read_stacks},
 };
 

@@ -51,7 +51,7 @@ struct Config {
   std::optional<InjectSpec> inject;
   bool cupti = false;  // ask CUPTI for memory that no hook sees
   bool strict = false;
-  int verify = KOILA_VERIFY_NOTHING;
+  int verify = KOILA_VERIFY_FIRST;
   bool stacks = false;  // find the source line of every tensor
 
   // A report is asked for that lists every tensor's coming and going.

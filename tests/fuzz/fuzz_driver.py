@@ -216,7 +216,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for every process under koila, instead of random ones")
     parser.add_argument("--keep", default=str(ROOT / ".cache" / "fuzz"), help="where what is found goes")
     parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--only", nargs="+", help="kinds of findings that count: wrong error crash hang over changed leak")
+    parser.add_argument("--only", nargs="+", help="kinds of findings that count: wrong error crash hang over changed leak alarm")
     parser.add_argument("--most", type=int, default=20, help="ends after so many findings")
     parser.add_argument("--shrink", nargs="+", metavar="FILE", help="makes the findings of an earlier run (.pickle files in --keep) small, and runs nothing else")
     parser.add_argument("--table", help="writes the counts by operator and by pair of neighbours, as JSON")

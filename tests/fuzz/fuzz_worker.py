@@ -36,6 +36,7 @@ class Runner:
     def __init__(self):
         self.koila = Koila()
         self.always_splits = bool(os.environ.get("KOILA_MICROBATCH")) or os.environ.get("KOILA_MODE") == "lazy"
+        self.alarms = 0
         self.free = bool(os.environ.get("KOILA_FUZZ_FREE"))  # no limits in this process, and so not a bit may differ
 
     def run(self, program, setting):
@@ -112,7 +113,15 @@ class Runner:
         worst = differences(values, notes.values, all_of_them=False)
         if worst and worst[0][0] > TOLERANCE:
             return Verdict(setting, "wrong", "before the refusal: " + "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > TOLERANCE))
+        alarms = self._alarms()
+        if len(alarms) > self.alarms:
+            self.alarms = len(alarms)
+            return Verdict(setting, "alarm", alarms[-1][:300])
         return Verdict(setting, "refused", str(ended).split("\n")[0][:200])
+
+    def _alarms(self):
+        """Refusals of the check at run time. What runs exactly without the check may not be refused by it."""
+        return [refusal["reason"] for refusal in self.koila.report().get("refusals", []) if refusal["reason"].startswith("a check found it wrong")]
 
     def settings(self, program, peak, allocations, choices):
         """Some ways to run it."""

@@ -19,7 +19,7 @@ class Setting:
 @dataclasses.dataclass
 class Verdict:
     setting: Setting
-    kind: str  # exact, refused, and what is wrong: changed, wrong, error, state, over, leak
+    kind: str  # exact, refused, and what is wrong: changed, wrong, error, over, leak, alarm (a refusal by the check at run time)
     detail: str = ""
 
     @property

@@ -144,7 +144,7 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   if (fill) directions.resize(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     trial.outputs.push_back(outputs[i].defined() ? outputs[i].detach() : outputs[i]);
-    if (!outputs[i].defined() || in.outputs[i] == kNoValue || !outputs[i].requires_grad()) continue;
+    if (!outputs[i].defined() || in.outputs[i] == kNoValue || !has_node(outputs[i])) continue;
     if (fill) directions[i] = at::linspace(-1, 1, outputs[i].numel(), outputs[i].options().requires_grad(false).dtype(at::kDouble)).view(outputs[i].sizes()).cos().to(outputs[i].scalar_type());
     const Placement& p = values_[in.outputs[i]].placement;
     if (!directions[i].defined()) continue;

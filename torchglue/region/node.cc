@@ -233,7 +233,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     variable_list parts;
     for (const auto& [value, gradient] : roots) {
       const at::Tensor& local = frame.values[value];
-      if (!local.requires_grad()) continue;
+      if (!has_node(local)) continue;
       edges.push_back(torch::autograd::impl::gradient_edge(local));
       const Placement& placement = values_[value].placement;
       const at::NoGradGuard no_grad;

@@ -72,9 +72,6 @@ at::ScalarType type_for_program(at::ScalarType local, at::ScalarType first) {
   return c10::isComplexType(first) && local == c10::toRealValueType(at::toOpMathType(first)) ? c10::toRealValueType(first) : local;
 }
 
-// A view made under no_grad says that it requires grad when its base does, and has no node.
-bool has_node(const at::Tensor& local) { return local.requires_grad() && node_of(local) != nullptr; }
-
 // Whether the operator's result shares its argument's storage at the full batch as well. In micro-batches of one row more reshapes are
 // views than at full size.
 bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::IntArrayRef sizes) {
@@ -158,6 +155,18 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
 
 NodePtr Region::node() const { return node_ == nullptr ? NodePtr() : RegionNode::owner(node_); }
 
+namespace {
+
+// A view holds its base, and the base may be a value of the region that reads the view: the two would hold each other. A view that takes no gradient is
+// read through a handle on its memory that has no base, and shares its version.
+at::Tensor without_base(const at::Tensor& tensor) {
+  if (tensor.requires_grad() || torch::autograd::impl::get_view_autograd_meta(tensor) == nullptr) return tensor;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+}  // namespace
+
 uint32_t Region::capture(const at::Tensor& tensor) {
   const uint32_t version = version_of(tensor);
   auto it = capture_index_.find(tensor.unsafeGetTensorImpl());
@@ -170,7 +179,8 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   let_go_of_region(tensor);
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
-  captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor)});
+  captures_.push_back({without_base(tensor), version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor),
+                       c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
   if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
   return id;
 }
@@ -695,7 +705,7 @@ void Region::prune() {
   }
   for (size_t c = 0; c < captures_.size(); ++c) {
     if (read[c] || !captures_[c].tensor.defined()) continue;
-    const auto it = capture_index_.find(captures_[c].tensor.unsafeGetTensorImpl());
+    const auto it = capture_index_.find(captures_[c].of._unsafe_get_target());
     if (it != capture_index_.end() && it->second == c) capture_index_.erase(it);
     captures_[c].tensor.reset();
   }
@@ -747,7 +757,7 @@ void Region::before_write(const c10::StorageImpl* storage, bool silent) {
   at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
-    capture_index_.erase(capture.tensor.unsafeGetTensorImpl());
+    capture_index_.erase(capture.of._unsafe_get_target());
     if (!silent) {
       if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
       continue;

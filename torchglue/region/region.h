@@ -49,13 +49,16 @@ void write_rows(const at::Tensor& full, const Placement& placement, int64_t batc
 
 // A tensor from outside the region.
 struct Capture {
-  at::Tensor tensor;
+  at::Tensor tensor;             // the program's, or another handle on its memory, see capture()
   uint32_t version = 0;          // version counter when it joined
   const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
   bool requires_grad = false;
   int64_t edge = -1;             // index into the node's next_edges when it requires grad
   at::Tensor before;             // a copy of its value then, where it has been written to since; see Note [Captures that change]
   const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
+  c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
+
+  bool is_of(const at::Tensor& t) const { return of._unsafe_get_target() == t.unsafeGetTensorImpl(); }
 };
 
 // A capture as operators see it: whole, or sliced on use.

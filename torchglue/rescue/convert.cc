@@ -608,7 +608,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   before.compare(tape, region.get());
   region->check_sound();
   tape.keep_apart(plan.descends, [&](const at::Tensor& t) {
-    return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.tensor.is_same(t); });
+    return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.is_of(t); });
   });
   converting.done = true;
   if (!s.current) return micro_batch;

@@ -220,6 +220,9 @@ class Tape {
 // The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
 const torch::autograd::Node* node_of(const at::Tensor& tensor);
 
+// Whether a gradient can go into an operator's result. A view made under no_grad says that it requires grad when its base does, and has no node.
+inline bool has_node(const at::Tensor& result) { return result.requires_grad() && node_of(result) != nullptr; }
+
 // Version counter of a tensor; 0 for inference tensors, which have none.
 uint32_t version_of(const at::Tensor& tensor);
 
