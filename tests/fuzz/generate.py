@@ -16,6 +16,7 @@ import wild  # noqa: F401, E402
 
 # Of noise as small as rounding; a program that blows it up further says nothing about who rounds differently.
 NOISE, MOST_AMPLIFIED = 1e-13, 1e-8
+FLOOR = 1e-7  # what is smaller, and so are all of its like, is rounding of what is zero
 
 LOSSES = {"mean": "{h}.mean()", "square": "{h}.pow(2).mean()", "sum": "{h}.sum() * 0.1", "mse": "F.mse_loss({h}, torch.randn({s}))", "l1": "F.l1_loss({h}, torch.randn({s}))", "smooth_l1": "F.smooth_l1_loss({h}, torch.zeros_like({h}))",
           "huber": "F.huber_loss({h}, torch.ones_like({h}), reduction='sum')", "bce": "F.binary_cross_entropy_with_logits({h}, torch.rand({s}))", "variance": "(1 - (({h}.flatten(1).var(0) + 1e-2).sqrt())).relu().mean() + {h}.square().mean()",
@@ -178,11 +179,11 @@ def distance(a, b, scale):
         a, b = a.double(), b.double()
         if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
             return float("inf")
-        return (a - b).nan_to_num(0, 0, 0).abs().max().item() / max(scale, a.nan_to_num(0, 0, 0).abs().max().item(), 1e-12)
+        return (a - b).nan_to_num(0, 0, 0).abs().max().item() / max(scale, a.nan_to_num(0, 0, 0).abs().max().item(), FLOOR)
     if isinstance(a, float) and isinstance(b, float):
         if a == b or a != a and b != b:
             return 0.0
-        return abs(a - b) / max(scale, abs(a), 1e-12)
+        return abs(a - b) / max(scale, abs(a), FLOOR)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
         return max((distance(x, y, max([scale] + [abs(z) for z in a if isinstance(z, float)])) for x, y in zip(a, b)), default=0.0)
     return 0.0 if type(a) is type(b) and a == b else float("inf")

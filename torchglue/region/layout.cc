@@ -119,13 +119,29 @@ std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<
   return layouts;
 }
 
-bool same_order(const Layout& a, const at::Tensor& b) {
-  for (int64_t i = 0; i < b.dim(); ++i) {
-    for (int64_t j = i + 1; j < b.dim(); ++j) {
-      if (a.sizes[i] > 1 && a.sizes[j] > 1 && b.size(i) > 1 && b.size(j) > 1 && (a.strides[i] > a.strides[j]) != (b.stride(i) > b.stride(j))) return false;
+namespace {
+
+// Dimensions of size 1 lie anywhere.
+bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local) {
+  for (int64_t i = 0; i < local.dim(); ++i) {
+    for (int64_t j = i + 1; j < local.dim(); ++j) {
+      if (local.size(i) <= 1 || local.size(j) <= 1) continue;
+      if ((strides[i] > strides[j] && local.stride(i) < local.stride(j)) || (strides[i] < strides[j] && local.stride(i) > local.stride(j))) return false;
     }
   }
   return true;
+}
+
+}  // namespace
+
+at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local) {
+  if (static_cast<int64_t>(strides.size()) != local.dim() || lies_in_order(strides, local)) return local;
+  if (!local.is_non_overlapping_and_dense()) return local;
+  std::vector<int64_t> order(strides.size()), back(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
+  return local.permute(order).contiguous().permute(back);
 }
 
 }  // namespace koila

@@ -72,6 +72,13 @@ at::ScalarType type_for_program(at::ScalarType local, at::ScalarType first) {
   return c10::isComplexType(first) && local == c10::toRealValueType(at::toOpMathType(first)) ? c10::toRealValueType(first) : local;
 }
 
+// Whether the full batch's result may lie in memory otherwise than a micro-batch's.
+bool order_is_open(at::ArrayRef<c10::IValue> arguments, const at::Tensor& local) {
+  bool open = !local.is_contiguous();
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { open |= t.layout() == at::kStrided && !t.is_contiguous(); });
+  return open;
+}
+
 // Whether the operator's result shares its argument's storage at the full batch as well. In micro-batches of one row more reshapes are
 // views than at full size.
 bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::IntArrayRef sizes) {
@@ -499,15 +506,15 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       groups_[values_[alias->value].group].uncertain = true;
     }
     in.outputs.push_back(id);
-    set_local(first_, id, local);
     std::vector<int64_t> strides = dense_strides_like(local, sizes);
-    if (first_.rows.count() == 1 && placement.is_shard() && local.dim() > 1) {
+    if (placement.is_shard() && local.dim() > 1 && (first_.rows.count() == 1 || order_is_open(call.arguments, local))) {
       if (!on_meta) on_meta = layouts_on_meta(call.op, call.arguments);
       if (static_cast<size_t>(flat) <= on_meta->size()) {
         const Layout& meta = (*on_meta)[static_cast<size_t>(flat) - 1];
-        if (meta.sizes == sizes && meta.dense && same_order(meta, local)) strides = meta.strides;
+        if (meta.sizes == sizes && meta.dense) strides = meta.strides;
       }
     }
+    set_local(first_, id, laid_out(in, strides, local));
     const at::Tensor like = as_for_program(local, result, element);
     at::Tensor tensor = make_deferred(like, sizes, strides, 0,
                                       empty_storage(at::detail::computeStorageNbytes(sizes, strides, like.element_size()), device_,
@@ -583,7 +590,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     at::Tensor tensor = known.tensor;
     if (tensor.defined()) {
       if (known.keep_data) {
-        group.materialised = true;
+        group.materialised = group.kept = true;
       } else if (shared && storage_of(tensor) != shared.unsafeGetStorageImpl()) {
         tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(shared);
       }
@@ -593,7 +600,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
         storage = empty_storage(at::detail::computeStorageNbytes(known.sizes, known.strides, c10::elementSize(known.dtype), known.storage_offset), device_,
                                 c10::GetAllocator(device_.type()));
       }
-      if (known.keep_data) group.materialised = true;
+      if (known.keep_data) group.materialised = group.kept = true;
       tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), known.keys, c10::scalarTypeToTypeMeta(known.dtype));
       tensor.unsafeGetTensorImpl()->set_sizes_and_strides(known.sizes, known.strides, known.storage_offset);
     }

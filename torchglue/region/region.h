@@ -122,6 +122,7 @@ struct Group {
   ValueId base = kNoValue;  // the value whose operator made the storage
   at::Storage storage;      // of the deferred tensors; kept only while it is empty
   bool materialised = false;
+  bool kept = false;        // it joined with its data, see KnownOutput::keep_data
   const c10::StorageImpl* filled = nullptr;  // what its value was put into
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
 };
@@ -225,6 +226,8 @@ class Region : public std::enable_shared_from_this<Region> {
   void rebind(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch.
   bool may_write(ValueId value) const { return !groups_[values_[value].group].materialised && !groups_[values_[value].group].uncertain; }
+  // In a conversion: whether the value has kept its data, in which the program's writes show already. Micro-batches write to what they have made.
+  bool keeps_written(ValueId value) const { return groups_[values_[value].group].kept && !groups_[values_[value].group].uncertain; }
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
   // Throws when a view of it could then be read with a gradient that does not know of the write.
   void hand_out_group(ValueId value);
@@ -350,6 +353,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through
   void run(Frame& frame, size_t until, const Schedule* schedule);
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
+  // A new result as it lies in memory at the full batch, where it has these strides.
+  static at::Tensor laid_out(const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
   at::Tensor use_local(Frame& frame, uint32_t use);

@@ -14,6 +14,7 @@
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/layout.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/raw_memory.h"
@@ -266,6 +267,12 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   return stack;
 }
 
+at::Tensor Region::laid_out(const Instruction& in, at::IntArrayRef strides, const at::Tensor& local) {
+  if (in.in_place || local.layout() != at::kStrided || local.dim() < 2) return local;
+  const NoInterceptGuard no_intercept;
+  return in_order_of(strides, local);
+}
+
 void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) {
   if (frame.values.size() <= id) frame.values.resize(id + 1);
   frame.values[id] = local;
@@ -355,7 +362,9 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       const ValueId id = in.outputs[flat++];
       if (in.by_user && id != kNoValue) check_promise(in, values_[id], local, frame.rows);
       if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
-      if (id != kNoValue && (schedule == nullptr || schedule->last_value[id] > i)) set_local(frame, id, local);
+      if (id == kNoValue || (schedule != nullptr && schedule->last_value[id] <= i)) return;
+      const bool own = groups_[values_[id].group].base == id;  // and no view of another value
+      set_local(frame, id, own ? laid_out(in, values_[id].strides, local) : local);
     };
     for (const c10::IValue& result : results) {
       if (result.isTensor()) {

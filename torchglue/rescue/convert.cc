@@ -240,6 +240,32 @@ bool stays_where_it_is(const Tape& tape, const Plan& plan, const TapeOp& op) {
   return ask(op_traits(op.op).rule, call) == Verdict::kLocal && call.real_arguments().empty();
 }
 
+// The groups whose memory the conversion leaves as it is: what seeds and values that are taken as they are look at, and their views; what NumPy may look at; and what a
+// tensor looks at that the tape knows apart from it (`h.data`), and reads as it is.
+class Staying {
+ public:
+  Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
+    ska::flat_hash_set<const c10::StorageImpl*> storages;
+    for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+      if (plan.descends[v] && !is_seed(plan, v)) continue;
+      stays_.insert(tape.values()[v].group);
+      if (const at::Tensor t = tape.values()[v].lock(); t.defined() && storage_of(t) != nullptr) storages.insert(storage_of(t));
+    }
+    for (const TapeValue& value : tape.values()) {
+      if (stays_.count(value.group)) continue;
+      if (const at::Tensor t = value.lock(); t.defined() && storages.count(storage_of(t))) shared_.insert(value.group);
+    }
+  }
+
+  bool has(uint32_t group) const { return stays_.count(group) > 0 || keeps_data(group) || tape_.on_capture(group); }
+  // Whether a value of the group is made again, beside the data that is there.
+  bool keeps_data(uint32_t group) const { return tape_.pinned(group) || shared_.count(group) > 0; }
+
+ private:
+  const Tape& tape_;
+  ska::flat_hash_set<uint32_t> stays_, shared_;
+};
+
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
@@ -248,6 +274,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   check_old_graph(tape, plan, graphs);
   const RealValues real(tape, graphs);
   const auto needed = needed_ops(tape, plan);
+  const Staying staying(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
     const TapeOp& op = tape.ops()[i];
@@ -279,6 +306,9 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       const TapeValue* written = op.refs.empty() || op.refs[0].arg != 0 ? nullptr : &tape.values()[op.refs[0].value];
       if (written == nullptr || written->is_capture() || !needed[written->producer] || is_seed(plan, op.refs[0].value)) {
         throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
+      }
+      if (staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
+        throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
@@ -438,16 +468,13 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
 
   // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
   // saved tensor, a view) lets go of it too.
-  ska::flat_hash_set<uint32_t> stays;  // what seeds, and values that are taken as they are, and their views look at
-  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
-    if (!plan.descends[v] || is_seed(plan, v)) stays.insert(tape.values()[v].group);
-  }
+  const Staying staying(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
     for (TapeValueId out : tape.ops()[i].outputs) {
-      if (out == kNoTapeValue || plan.placements[out].is_replicate() || stays.count(tape.values()[out].group)) continue;
+      if (out == kNoTapeValue || plan.placements[out].is_replicate() || staying.has(tape.values()[out].group)) continue;
       const TapeValue& value = tape.values()[out];
-      if (value.is_capture() || tape.pinned(value.group) || tape.on_capture(value.group)) continue;
+      if (value.is_capture()) continue;
       const at::Tensor t = value.lock();
       if (!t.defined() || storage_of(t) == nullptr) continue;
       c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
@@ -512,7 +539,10 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     if (known && traits.writes) {
       const auto entry = stack[0].isTensor() ? entry_of(stack[0].toTensor()) : DeferredRegistry::Entry{};
       known = traits.in_place && entry.region == region.get() && !call.outputs().empty() &&
-              call.outputs()[0] == region->value(entry.value).placement && region->may_write(entry.value);
+              call.outputs()[0] == region->value(entry.value).placement && (region->may_write(entry.value) || region->keeps_written(entry.value));
+    }
+    if (traits.writes && !known && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying.keeps_data(tape.values()[op.outputs[0]].group)) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "an operator would write in place for a second time to a tensor that NumPy or .data may look at.");
     }
 
     std::vector<Region::KnownOutput> outputs;
@@ -553,7 +583,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
         k.strides = value.strides;
         k.storage_offset = value.storage_offset;
         k.dtype = value.dtype;
-        k.keep_data = tape.pinned(value.group);
+        k.keep_data = staying.keeps_data(value.group);
         k.keys = alive.defined() ? alive.key_set() : keys;
         if (!alive.defined() && value.conjugated) k.keys = k.keys.add(c10::DispatchKey::Conjugate);
         if (!alive.defined() && value.negated) k.keys = k.keys.add(c10::DispatchKey::Negative);
