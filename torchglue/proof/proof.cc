@@ -111,7 +111,7 @@ Proof::Proof(Region& region, const Region::Schedule& plan, const std::vector<Val
   for (size_t i = 0; i < region_.instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
     const Instruction& in = region_.instructions_[i];
-    random |= in.random;
+    random |= in.random || in.makes_fresh_memory();
     key_ = combined(key_, std::hash<const void*>()(&in.op.schema()));
     for (ValueId out : in.outputs) {
       if (out != kNoValue) note(region_.values_[out]);

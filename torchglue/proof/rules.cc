@@ -252,9 +252,7 @@ void Region::verify(const Schedule& plan) {
     const auto ragged = [&](const Operand& o) { return (o.kind == Operand::Kind::kValue && values_[o.id].placement.ragged) || (o.kind == Operand::Kind::kUse && uses_[o.id].placement.ragged); };
     const bool uneven = std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId v) { return v != kNoValue && values_[v].placement.ragged; }) ||
                         std::any_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) { return std::any_of(a.operands.begin(), a.operands.end(), ragged); });
-    // What lies in fresh memory is nobody's: empty_like() gives other values each time.
-    const bool fresh = in.op.schema().name().find("empty") != std::string::npos;
-    const bool testable = !uneven && plan.needed[i] && !in.random && !fresh && in.op.operator_name() != statistics_operator().operator_name();
+    const bool testable = !uneven && plan.needed[i] && !in.random && !in.makes_fresh_memory() && in.op.operator_name() != statistics_operator().operator_name();
     if (!testable) continue;
     keys[i] = signature_of(in, /*sizes=*/true);
     const bool proven = s.proven.calls.count(keys[i]) > 0;

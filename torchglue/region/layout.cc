@@ -119,10 +119,9 @@ std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<
   return layouts;
 }
 
-namespace {
-
 // Dimensions of size 1 lie anywhere.
 bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local) {
+  if (static_cast<int64_t>(strides.size()) != local.dim()) return true;
   for (int64_t i = 0; i < local.dim(); ++i) {
     for (int64_t j = i + 1; j < local.dim(); ++j) {
       if (local.size(i) <= 1 || local.size(j) <= 1) continue;
@@ -132,11 +131,8 @@ bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local) {
   return true;
 }
 
-}  // namespace
-
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local) {
-  if (static_cast<int64_t>(strides.size()) != local.dim() || lies_in_order(strides, local)) return local;
-  if (!local.is_non_overlapping_and_dense()) return local;
+  if (lies_in_order(strides, local) || !local.is_non_overlapping_and_dense()) return local;
   std::vector<int64_t> order(strides.size()), back(strides.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });

@@ -69,7 +69,7 @@ void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
   if (storage->device_type() != c10::DeviceType::CPU || storage->nbytes() == 0) return;
   fresh_ = true;
   if (find(storage) != nullptr) return;
-  blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.storage.expired(); }), blocks_.end());
+  blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.storage.expired() && !b.written; }), blocks_.end());
   Block block{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), digest_of(*storage), std::nullopt, 0};
   if (!unseen && !const_cast<c10::TensorImpl&>(tensor).is_inference()) {
     block.version = tensor.version_counter();
@@ -78,21 +78,28 @@ void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
   blocks_.push_back(std::move(block));
 }
 
+bool RawMemory::Block::changed(const c10::StorageImpl& now) const {
+  return written || (!(version && version->current_version() != at_version) && digest_of(now) != digest);
+}
+
 void RawMemory::look() {
-  written_ = changed();
+  for (Block& block : blocks_) {
+    const auto now = block.storage.lock();
+    block.written |= now && block.changed(*now);
+  }
   fresh_ = false;
 }
 
-bool RawMemory::changed() const {
-  return written_ || std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) {
-    const auto storage = block.storage.lock();
-    if (!storage || (block.version && block.version->current_version() != block.at_version)) return false;
-    return digest_of(*storage) != block.digest;
+bool RawMemory::changed(const std::function<bool(const c10::StorageImpl*)>& concerns) const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& block) {
+    if (!concerns(block.storage._unsafe_get_target())) return false;
+    const auto now = block.storage.lock();
+    return block.written || (now && block.changed(*now));
   });
 }
 
 void RawMemory::begin_silent_write(const at::Tensor& t) {
-  if (!blocks_.empty() && find(storage_of(t)) != nullptr) written_ = changed();
+  if (Block* block = find(storage_of(t)); block != nullptr) block->written = block->changed(*storage_of(t));
 }
 
 void RawMemory::end_silent_write(const at::Tensor& t) {

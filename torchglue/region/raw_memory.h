@@ -5,6 +5,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -26,8 +27,8 @@ class RawMemory {
   // To be called before the next operator: what it is for may be gone afterwards. Most that write do so before it.
   bool is_fresh() const { return fresh_; }
   void look();
-  // Whether any of it has been written to since, but by operators.
-  bool changed() const;
+  // Whether any of it that `concerns` somebody has been written to since, but by operators.
+  bool changed(const std::function<bool(const c10::StorageImpl*)>& concerns) const;
   bool any() const { return !blocks_.empty(); }
   // See SilentWrite.
   void begin_silent_write(const at::Tensor& t);
@@ -41,12 +42,14 @@ class RawMemory {
     uint64_t digest = 0;
     std::optional<c10::VariableVersion> version;  // that operators count up
     uint32_t at_version = 0;
+    bool written = false;  // a look has found it
+
+    bool changed(const c10::StorageImpl& now) const;
   };
   Block* find(const c10::StorageImpl* storage);  // or null
 
   std::vector<Block> blocks_;
-  bool fresh_ = false;    // noted since the last look
-  bool written_ = false;  // a look has found it
+  bool fresh_ = false;  // noted since the last look
 };
 
 RawMemory& raw_memory();

@@ -514,7 +514,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
         if (meta.sizes == sizes && meta.dense) strides = meta.strides;
       }
     }
-    set_local(first_, id, laid_out(in, strides, local));
+    set_local(first_, id, laid_out(first_, in, strides, local));
     const at::Tensor like = as_for_program(local, result, element);
     at::Tensor tensor = make_deferred(like, sizes, strides, 0,
                                       empty_storage(at::detail::computeStorageNbytes(sizes, strides, like.element_size()), device_,
@@ -720,6 +720,13 @@ void Region::prune() {
 
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
   return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
+}
+
+bool Region::concerns_storage(const c10::StorageImpl* storage) const {
+  return captures_storage(storage) || std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
+           const Group& group = groups_[value.group];
+           return group.materialised && (group.filled == storage || (value.impl != nullptr && value.impl->unsafe_storage().unsafeGetStorageImpl() == storage));
+         });
 }
 
 bool Region::is_behind(const at::Tensor& tensor) const {

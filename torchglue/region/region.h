@@ -100,6 +100,9 @@ struct Instruction {
   // See Note [Sums of half precision].
   bool in_float = false;     // runs on operands in single precision
   bool keeps_float = false;  // a view of a sum, or a write to one: runs on what there is
+
+  // What lies in fresh memory is nobody's: empty_like() gives other values each time.
+  bool makes_fresh_memory() const { return op.schema().name().find("empty") != std::string::npos; }
 };
 
 // A tensor of the region: one identity, whatever is written to it in place.
@@ -283,6 +286,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // `silent`: as no version counter tells.
   void before_write(const c10::StorageImpl* storage, bool silent);
   bool captures_storage(const c10::StorageImpl* storage) const;
+  // Whether it reads the memory when it runs, or has put a value there that the program holds.
+  bool concerns_storage(const c10::StorageImpl* storage) const;
   // Whether the tensor shares memory with a value that has its memory, and versions with none such: an alias by `.data`.
   bool is_behind(const at::Tensor& tensor) const;
   // Memory that values were put into is about to be written to by something that no operator of the region sees: they are ordinary tensors
@@ -354,7 +359,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void run(Frame& frame, size_t until, const Schedule* schedule);
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   // A new result as it lies in memory at the full batch, where it has these strides.
-  static at::Tensor laid_out(const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
+  static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
   at::Tensor use_local(Frame& frame, uint32_t use);

@@ -267,8 +267,9 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   return stack;
 }
 
-at::Tensor Region::laid_out(const Instruction& in, at::IntArrayRef strides, const at::Tensor& local) {
-  if (in.in_place || local.layout() != at::kStrided || local.dim() < 2) return local;
+at::Tensor Region::laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local) {
+  if (in.in_place || local.layout() != at::kStrided || lies_in_order(strides, local)) return local;
+  const OpStateGuard state(in.state, frame.grad);  // a gradient goes through a copy, too
   const NoInterceptGuard no_intercept;
   return in_order_of(strides, local);
 }
@@ -364,7 +365,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
       if (id == kNoValue || (schedule != nullptr && schedule->last_value[id] <= i)) return;
       const bool own = groups_[values_[id].group].base == id;  // and no view of another value
-      set_local(frame, id, own ? laid_out(in, values_[id].strides, local) : local);
+      set_local(frame, id, own ? laid_out(frame, in, values_[id].strides, local) : local);
     };
     for (const c10::IValue& result : results) {
       if (result.isTensor()) {
@@ -696,7 +697,7 @@ std::vector<ValueId> Region::held_deferred() const {
 void Region::materialise_held() { materialise(held_deferred()); }
 
 void Region::check_captures(const Schedule& plan) const {
-  if (raw_memory().changed()) refuse(kWrittenUnseen);
+  if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
     for (const Argument& argument : instructions_[i].arguments) {

@@ -380,6 +380,15 @@ int64_t begin_step(const std::vector<LearnedSeed>& seeds, int64_t batch, at::Dev
 
 }  // namespace
 
+void check_raw_memory() {
+  Session& s = session();
+  const bool changed = raw_memory().changed([&](const c10::StorageImpl* storage) {
+    return std::any_of(s.tape.values().begin(), s.tape.values().end(), [&](const TapeValue& value) { return value.storage == storage; }) ||
+           (s.current && s.current->concerns_storage(storage));
+  });
+  if (changed) throw CannotConvert(kWrittenUnseen);
+}
+
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs) {
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";

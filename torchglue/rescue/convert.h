@@ -21,10 +21,8 @@ struct CannotConvert : std::runtime_error {
 // Where KOILA_LADDER leaves rung 1 out.
 inline constexpr const char* kMayNotSplit = "KOILA_LADDER leaves micro-batches (rung 1) out.";
 
-// Throws CannotConvert when the program has written to memory of the step unseen.
-inline void check_raw_memory() {
-  if (raw_memory().changed()) throw CannotConvert(kWrittenUnseen);
-}
+// Throws CannotConvert when the program has written to memory of the step unseen: what the tape has seen, or a region that it may go on from.
+void check_raw_memory();
 
 // Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
 // of the rest, if gradients go through it, is computed anew.
