@@ -42,6 +42,37 @@ class InTurn final : public torch::autograd::Node {
   std::string name() const override { return "KoilaInTurn"; }
 };
 
+// Makes the copies that micro-batches have read what the tensors have become: see Note [Captures that change].
+class AsTheyAreNow {
+ public:
+  explicit AsTheyAreNow(const std::vector<Capture>& captures) {
+    for (const Capture& capture : captures) {
+      if (!capture.before.defined() || !capture.tensor.defined()) continue;
+      if (version_of(capture.tensor) != capture.version) {
+        counted_.push_back(capture.before);
+      } else {
+        moved_.push_back({capture.before.variable_data(), capture.before.variable_data().clone(), capture.tensor.variable_data()});
+      }
+    }
+  }
+  void begin() {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& before : counted_) torch::autograd::impl::bump_version(before);
+    for (const Moved& m : moved_) m.copy.copy_(m.now);
+  }
+  void end() {
+    const at::NoGradGuard no_grad;
+    for (const Moved& m : moved_) m.copy.copy_(m.then);
+  }
+
+ private:
+  struct Moved {
+    at::Tensor copy, then, now;
+  };
+  std::vector<at::Tensor> counted_;
+  std::vector<Moved> moved_;
+};
+
 }  // namespace
 
 RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = uint64_t{1} << 40; }
@@ -203,6 +234,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   }
   const Schedule plan = schedule(keep);
   check_captures(plan);
+  check_moved(plan);
   verify(plan);
   Proof proof(*this, plan, keep);
   proof_ = &proof;
@@ -223,6 +255,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
   };
 
+  AsTheyAreNow changed(captures_);
   const auto backward_of = [&](Frame& frame) {
     {
       const at::NoGradGuard no_grad;
@@ -241,10 +274,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
     frame.values.clear();
     frame.uses.clear();
-    for (const Capture& capture : captures_) {
-      if (capture.before.defined()) torch::autograd::impl::bump_version(capture.before);
-    }
     if (!edges.empty()) {
+      changed.begin();
+      const auto forward_again = c10::make_scope_exit([&] { changed.end(); });
       torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false,
                                                             /*accumulate_grad=*/true, {});
     }

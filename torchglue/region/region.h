@@ -54,7 +54,7 @@ struct Capture {
   const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
   bool requires_grad = false;
   int64_t edge = -1;             // index into the node's next_edges when it requires grad
-  at::Tensor before;             // a copy of its value then, where it has been written to since; see Note [Captures that change]
+  at::Tensor before;             // a copy of its value then, from before somebody wrote to it; see Note [Captures that change]
   const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
 };
 
@@ -274,8 +274,7 @@ class Region : public std::enable_shared_from_this<Region> {
     return !released_ && id < values_.size() && values_[id].impl == impl && !values_[id].requires_grad;
   }
   // An in-place write to `storage` is about to happen.
-  // `silent`: as no version counter tells.
-  void before_write(const c10::StorageImpl* storage, bool silent);
+  void before_write(const c10::StorageImpl* storage);
   bool captures_storage(const c10::StorageImpl* storage) const;
   // Whether the tensor shares memory with a value that has its memory, and versions with none such: an alias by `.data`.
   bool is_behind(const at::Tensor& tensor) const;
@@ -371,6 +370,8 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
+  // Of a backward pass.
+  void check_moved(const Schedule& plan) const;
 
   // proof/rules.cc
   // Puts the rules of the operators in `plan` to the test; refuses when one is wrong.

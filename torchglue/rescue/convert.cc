@@ -21,6 +21,7 @@
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/sizing.h"
+#include "torchglue/rescue/written_since.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
@@ -103,12 +104,15 @@ class RealValues {
       const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
       const OpInProgress in_progress(op.op, op.place);
       make_real(stack);
+      const WrittenSince::Call call(op.op, stack);
       call_again(op.op, stack);
     }
     size_t flat = 0;
     for_each_result(stack, [&](const at::Tensor& t) {
       const TapeValueId out = op.outputs[flat++];
-      if (out != kNoTapeValue) made_[out] = t;
+      if (out == kNoTapeValue) return;
+      made_[out] = t;
+      if (!t.requires_grad()) written_since().note(t, tape_.values()[out]);
     });
     return made_.at(v);
   }
@@ -228,7 +232,7 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
 
 // By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
 bool given_other_memory(const TapeValue& value) {
-  if (value.storage == nullptr || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target())) return false;
+  if (value.storage == nullptr || value.is_copied()) return false;
   const at::Tensor t = value.lock();
   return t.defined() && value.storage != storage_of(t);
 }
@@ -406,6 +410,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     bool done = false;
     ~Converting() {
       s.converting = s.forward_again = false;
+      written_since().end();
       if (done) return;
       lose_the_rest(tape, plan, needed, at);
       before.compare(tape, s.current.get());
@@ -413,6 +418,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     }
   } converting{s, tape, plan, needed, before};
   s.converting = true;
+  written_since().begin(tape);
   s.forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.
