@@ -307,20 +307,46 @@ Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
 
 std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from) const {
   std::vector<char> value(values_.size(), 0);
-  for (ValueId v : from) value[v] = 1;
+  std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others
+  const auto reach = [&](ValueId id) {
+    if (values_[id].requires_grad) value[id] = group[values_[id].group] = 1;
+  };
+  for (ValueId v : from) reach(v);
   std::vector<size_t> path;
   for (size_t i = instructions_.size(); i-- > 0;) {
     const Instruction& in = instructions_[i];
-    const bool on_path = std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && value[out] && values_[out].requires_grad; });
-    if (!on_path) continue;
+    const auto on_path = [&](ValueId out) { return out != kNoValue && values_[out].requires_grad && (value[out] || (in.in_place && group[values_[out].group])); };
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
     path.push_back(i);
     for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && values_[o.id].requires_grad) value[o.id] = 1;
+        if (o.kind == Operand::Kind::kValue) reach(o.id);
       }
     }
   }
   return path;
+}
+
+std::vector<size_t> Region::on_the_way(const std::vector<size_t>& path) const {
+  std::vector<char> value(values_.size(), 0);
+  std::vector<char> group(groups_.size(), 0);
+  std::vector<size_t> found;
+  const auto leads = [&](const Operand& o) {
+    if (o.kind == Operand::Kind::kUse) return wanted_[uses_[o.id].capture] != 0;
+    return o.kind == Operand::Kind::kValue && (value[o.id] || group[values_[o.id].group]);
+  };
+  for (auto i = path.rbegin(); i != path.rend(); ++i) {
+    const Instruction& in = instructions_[*i];
+    const bool is_on_it = std::any_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) { return std::any_of(a.operands.begin(), a.operands.end(), leads); });
+    if (!is_on_it) continue;
+    found.push_back(*i);
+    for (ValueId out : in.outputs) {
+      if (out == kNoValue) continue;
+      value[out] = 1;
+      if (in.in_place) group[values_[out].group] = 1;
+    }
+  }
+  return found;
 }
 
 std::vector<size_t> Region::edges_behind(ValueId from) const {
