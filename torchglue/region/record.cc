@@ -183,6 +183,7 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
   captures_.push_back({tensor, version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor)});
   if (const at::Tensor written = written_since().original_of(tensor); written.defined()) {
+    let_go_of_region(written);
     captures_[id].before = tensor;
     captures_[id].tensor = written;
     captures_[id].data = memory_of(written);

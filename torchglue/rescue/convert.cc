@@ -59,7 +59,7 @@ void check_hooks(const Tape& tape, const TapeOp& op) {
 // Full values of tensors that are not split: alive, or made again from what is.
 class RealValues {
  public:
-  RealValues(const Tape& tape, Graphs graphs) : tape_(tape), graphs_(graphs) {}
+  RealValues(const Tape& tape, const Plan& plan, Graphs graphs) : tape_(tape), plan_(plan), graphs_(graphs) {}
 
   void check(TapeValueId v, uint32_t version, int depth = 0) const {
     const TapeValue& value = tape_.values()[v];
@@ -112,7 +112,7 @@ class RealValues {
       const TapeValueId out = op.outputs[flat++];
       if (out == kNoTapeValue) return;
       made_[out] = t;
-      if (!t.requires_grad()) written_since().note(t, tape_.values()[out]);
+      if (!t.requires_grad() && !is_split_by_now(tape_.values()[out])) written_since().note(t, tape_.values()[out]);
     });
     return made_.at(v);
   }
@@ -173,7 +173,14 @@ class RealValues {
     return type->kind() == c10::TypeKind::ListType && type->containedType(0)->kind() == c10::TypeKind::OptionalType;
   }
 
+  // What has been written into it is a region's to make, and the tensor with it.
+  bool is_split_by_now(const TapeValue& value) const {
+    const TapeValueId now = tape_.find(value.weak._unsafe_get_target());
+    return now != kNoTapeValue && plan_.descends[now];
+  }
+
   const Tape& tape_;
+  const Plan& plan_;
   Graphs graphs_;
   ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
 };
@@ -250,7 +257,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
   }
   check_old_graph(tape, plan, graphs);
-  const RealValues real(tape, graphs);
+  const RealValues real(tape, plan, graphs);
   const auto needed = needed_ops(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -424,7 +431,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
 
-  RealValues real(tape, graphs);
+  RealValues real(tape, plan, graphs);
   ska::flat_hash_map<TapeValueId, at::Tensor> handles;  // tensors that stand for split values
   const auto tensor_of = [&](const TapeRef& ref) {
     if (auto it = handles.find(ref.value); it != handles.end()) return it->second;

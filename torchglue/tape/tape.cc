@@ -400,6 +400,7 @@ void Tape::exchange(const at::Tensor& tensor, bool written) {
 
 void Tape::discard() {
   pending_.reset();
+  written_.clear();
   record_ = false;
 }
 
