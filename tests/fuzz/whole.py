@@ -1,4 +1,4 @@
-"""What is no row by itself: sums over the rows, rows that are written to by their number, buffers that move while the step reads them."""
+"""What is no row by itself: sums over the rows, rows that are written to by their number, buffers that move while the step reads them, all rows at once."""
 
 from kinds import kind
 
@@ -55,3 +55,12 @@ def moved(c):
     row = f"{h}.detach().reshape(-1, {f}).mean(0)"
     write = c.any((f"{s}.mul_(0.9).add_({row}, alpha=0.1)", f"{s} += 0.2", f"{s}.copy_({row})", f"{s}.lerp_({row}, 0.3)", f"{s}[:1] -= 0.3", f"{s}.zero_()"))
     return c.add(f"with torch.no_grad():\n    {write}" if c.one_in(2) else write if row not in write else f"with torch.no_grad():\n    {write}", (), ("moved_write",))
+
+
+@kind(2, later=True)
+def against_all(c):
+    """Each row against all rows of the same tensor, which is read both by the row and as a whole."""
+    h = c.pick(lambda sizes: len(sizes) == 2 and sizes[0] >= 2)
+    if h is None:
+        return False
+    return c.let_any({"distances": f"torch.cdist({h}, {h})", "products": f"torch.einsum('bi,ci->bc', {h}, {h}) * 0.3", "tensordot": f"torch.tensordot({h}, {h}, dims=([1], [1])) * 0.2", "linear": f"F.linear({h}, {h}) * 0.3"})
