@@ -64,3 +64,26 @@ def against_all(c):
     if h is None:
         return False
     return c.let_any({"distances": f"torch.cdist({h}, {h})", "products": f"torch.einsum('bi,ci->bc', {h}, {h}) * 0.3", "tensordot": f"torch.tensordot({h}, {h}, dims=([1], [1])) * 0.2", "linear": f"F.linear({h}, {h}) * 0.3"})
+
+
+@kind(1, later=True)
+def rows_of_a_parameter(c):
+    """A parameter with a row for each of the batch, which is read as a whole as well: positions, a memory."""
+    h = c.pick(lambda sizes: len(sizes) == 2 and sizes[0] >= 2)
+    if h is None or c.ragged:
+        return False
+    w = c.parameter(*c.sizes(h))
+    return c.let_any({"linear": f"{h} * {w} + F.linear({h}, {w}).mean(-1, keepdim=True)", "scores": f"({h} @ {w}.T).softmax(-1) @ {w} + {w} * 0.5", "shifted": f"F.linear({h} + {w}, {w})"})
+
+
+@kind(1, later=True)
+def put_together(c):
+    """A tensor of zeros that is written to through a view, and read as a whole."""
+    h = c.pick(lambda sizes: len(sizes) >= 2 and sizes[-1] >= 2)
+    if h is None:
+        return False
+    made, view = c.new("h"), c.new("h")
+    write = c.any((f"{view}.copy_({h}[..., 1:] * 1.5)", f"{view}.add_({h}[..., 1:])", f"{view}[:] = {h}[..., :-1].tanh()"))
+    if not c.add(f"{made} = torch.zeros_like({h})\n{view} = {made}[..., 1:]\n{write}", (made, view), ("put_together",)):
+        return False
+    return c.let(f"({made} * 2).sin() + {h}", "read_as_a_whole")
