@@ -50,12 +50,14 @@ class Gone(Exception):
 
 
 class Worker:
-    def __init__(self, environment=None):
+    """A process: a plain one, or one under koila where there is an environment for it."""
+
+    def __init__(self, environment=None, library=None):
         self.log = tempfile.TemporaryFile()
         base = {name: value for name, value in os.environ.items() if not name.startswith("KOILA_") and name != "LD_PRELOAD"}
         base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         if environment is not None:
-            base |= {"LD_PRELOAD": str(LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
+            base |= {"LD_PRELOAD": str(library or LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
         self.process = subprocess.Popen([sys.executable, str(HERE / "fuzz_worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
 
     def ask(self, *request):
@@ -70,9 +72,9 @@ class Worker:
         except BrokenPipeError:
             pass  # the answer says so
 
-    def answer(self, patience=PATIENCE):
-        head = self._read(8, time.monotonic() + patience)
-        return pickle.loads(self._read(struct.unpack("<q", head)[0], time.monotonic() + patience))
+    def answer(self):
+        head = self._read(8, time.monotonic() + PATIENCE)
+        return pickle.loads(self._read(struct.unpack("<q", head)[0], time.monotonic() + PATIENCE))
 
     def _read(self, count, until):
         data = b""
@@ -143,12 +145,26 @@ class Tally:
                         maker[name] = statement.operators[-1]
 
 
+class Maker:
+    """Makes programs, in a plain process."""
+
+    def __init__(self):
+        self.worker = Worker()
+
+    def make(self, seed):
+        return self.worker.ask("make", seed)
+
+    def end(self):
+        self.worker.end()
+
+
 class Lane(threading.Thread):
     """One plain process and one under koila, side by side."""
 
-    def __init__(self, tally, seeds, configurations, until, found, counts):
+    def __init__(self, tally, seeds, configurations, until, found, counts, *, library=None, maker=Maker, turn=TURN):
         super().__init__(daemon=True)
         self.tally, self.seeds, self.configurations, self.until, self.found, self.counts = tally, seeds, configurations, until, found, counts
+        self.library, self.maker, self.turn = library, maker, turn
         self.problem = None
 
     def run(self):
@@ -159,14 +175,14 @@ class Lane(threading.Thread):
             raise
 
     def _run(self):
-        plain = Worker()
+        plain = self.maker()
         try:
             while time.monotonic() < self.until:
                 environment = next(self.configurations)
-                under_koila = Worker(environment)
+                under_koila = Worker(environment, self.library)
                 history = []
                 made = self._make(plain)
-                while made and len(history) < TURN and time.monotonic() < self.until:
+                while made and len(history) < self.turn and time.monotonic() < self.until:
                     seed, blob = made
                     under_koila.send("run", blob, seed)
                     made = self._make(plain)  # while koila's process works
@@ -189,7 +205,7 @@ class Lane(threading.Thread):
 
     def _make(self, plain):
         for seed in self.seeds:
-            blob = plain.ask("make", seed)
+            blob = plain.make(seed)
             if isinstance(blob, tuple):
                 return seed, blob
             with self.tally.lock:

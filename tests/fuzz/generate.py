@@ -1,8 +1,10 @@
 """Makes a training program from a seed."""
 
+import random
+
 import torch
 from context import Context
-from kinds import WEIGHTS
+from kinds import LATER, WEIGHTS
 from notes import Notes
 from program import Statement
 
@@ -13,6 +15,7 @@ import writes  # noqa: F401, E402
 import surroundings  # noqa: F401, E402
 import algebra  # noqa: F401, E402
 import wild  # noqa: F401, E402
+import whole  # noqa: F401, E402
 
 # Of noise as small as rounding; a program that blows it up further says nothing about who rounds differently.
 NOISE, MOST_AMPLIFIED = 1e-13, 1e-8
@@ -75,6 +78,17 @@ def body(c):
         for _ in range(4):
             if c.random.choices(kinds, weights)[0](c):
                 break
+    later(c)
+
+
+def later(c):
+    """In one program of three: see LATER."""
+    others, c.random = c.random, random.Random(f"later {c.program.seed}")
+    if c.one_in(3):
+        kinds, weights = zip(*LATER.items())
+        for _ in range(c.any((1, 1, 2))):
+            c.random.choices(kinds, weights)[0](c)
+    c.random = others
 
 
 def loss(c):

@@ -4,10 +4,11 @@ A seed gives the same program for as long as the kinds are registered in the sam
 """
 
 WEIGHTS = {}  # how often one is tried
+LATER = {}  # the same of those that came later: some programs have them at the end, and draw for them from random numbers of their own, so that the others stay as they were
 
 
-def kind(weight):
+def kind(weight, later=False):
     def register(function):
-        WEIGHTS[function] = weight
+        (LATER if later else WEIGHTS)[function] = weight
         return function
     return register
