@@ -58,7 +58,7 @@ class Proof::Trace final : public FrameWatch {
   std::vector<Tallies> tallies_;
 };
 
-// Every operator's result as if it had been rounded otherwise, and a little more so.
+// Every capture, and every operator's result, as if it had been rounded otherwise, and a little more so.
 class Proof::Jitter final : public FrameWatch {
  public:
   Jitter(const Region& region, double phase) : region_(region), phase_(phase) {}
@@ -68,20 +68,36 @@ class Proof::Jitter final : public FrameWatch {
     for (ValueId id : in.outputs) {
       if (id == kNoValue || id >= frame.values.size() || !frame.values[id].defined()) continue;
       const at::Tensor& local = frame.values[id];
-      const double rounding = koila::rounding(local.scalar_type(), local.device().type());
-      if (rounding == 0 || local.numel() == 0 || !local.is_non_overlapping_and_dense() || looks_at_operand(in, frame, id)) continue;
-      const double strength = rounding < 1e-5 ? 8 * rounding : 2 * rounding;
-      const auto wide = local.options().dtype(c10::toRealValueType(local.scalar_type()) == at::kDouble ? at::kDouble : at::kFloat);
-      const at::Tensor pattern = at::arange(local.numel(), wide).add_(1).mul_(phase_ + static_cast<double>(i)).sin_().mul_(strength).add_(1);
-      if (local.scalar_type() == wide.dtype().toScalarType()) {
-        local.mul_(pattern.view(local.sizes()));
-      } else {
-        local.copy_(local.to(at::isComplexType(local.scalar_type()) ? local.scalar_type() : at::kFloat) * pattern.view(local.sizes()));
-      }
+      if (can_be_shaken(local) && !looks_at_operand(in, frame, id)) shake(local, phase_ + static_cast<double>(i));
     }
   }
 
+  // What sums over rows come to may be zero by nature, and then it is rounding of what was summed.
+  at::Tensor read(uint32_t use, const at::Tensor& local) override {
+    if (!can_be_shaken(local)) return local;
+    at::Tensor copy = local.clone();
+    shake(copy, phase_ + 0.5 + static_cast<double>(use));
+    return copy;
+  }
+
  private:
+  static double rounding_of(const at::Tensor& local) { return koila::rounding(local.scalar_type(), local.device().type()); }
+  static bool can_be_shaken(const at::Tensor& local) {
+    return local.layout() == at::kStrided && rounding_of(local) != 0 && local.numel() > 0 && local.is_non_overlapping_and_dense();
+  }
+
+  static void shake(const at::Tensor& local, double phase) {
+    const double rounding = rounding_of(local);
+    const double strength = rounding < 1e-5 ? 8 * rounding : 2 * rounding;
+    const auto wide = local.options().dtype(c10::toRealValueType(local.scalar_type()) == at::kDouble ? at::kDouble : at::kFloat);
+    const at::Tensor pattern = at::arange(local.numel(), wide).add_(1).mul_(phase).sin_().mul_(strength).add_(1);
+    if (local.scalar_type() == wide.dtype().toScalarType()) {
+      local.mul_(pattern.view(local.sizes()));
+    } else {
+      local.copy_(local.to(at::isComplexType(local.scalar_type()) ? local.scalar_type() : at::kFloat) * pattern.view(local.sizes()));
+    }
+  }
+
   // A view, or an argument handed back: it may be the program's own memory.
   bool looks_at_operand(const Instruction& in, const Frame& frame, ValueId id) const {
     const auto* storage = storage_of(frame.values[id]);

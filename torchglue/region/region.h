@@ -133,11 +133,13 @@ struct Group {
 
 struct Frame;
 
-// Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there.
+// Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there. `read`: what operators are given for a
+// capture's part, `local` or another tensor like it.
 class FrameWatch {
  public:
   virtual ~FrameWatch() = default;
   virtual void after(size_t instruction, Frame& frame) = 0;
+  virtual at::Tensor read(uint32_t /*use*/, const at::Tensor& local) { return local; }
 };
 
 // One pass over the operators for some rows.

@@ -90,6 +90,7 @@ at::Tensor Region::use_local(Frame& frame, uint32_t id) {
   const Capture& capture = captures_[uses_[id].capture];
   at::Tensor local = slice_of_use(id, frame.rows);
   if (uses_[id].placement.is_shard()) local = bring_in(id, frame.rows, local);
+  if (frame.watch != nullptr) local = frame.watch->read(id, local);
   if (capture.requires_grad && frame.grad) {
     NodePtr sink = make_node<GradientSink>(this, id, frame.rows);
     sink->add_input_metadata(local);
