@@ -98,7 +98,7 @@ MUTANTS = [
            "      value.strong = t.detach();\n",
            "A buffer that the step reads and then writes to is kept, but not copied: the step made again reads what was written."),
     Mutant("write_behind_not_noted", "torchglue/tape/tape.cc",
-           "      note_write_behind(t);\n",
+           "      if (!traits.metadata) note_write_behind(t);\n",
            "",
            "A write through .data is not seen by the tape."),
     Mutant("region_not_told_of_a_write", "torchglue/dispatch.cc",
