@@ -188,7 +188,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
     s.before_write(storage_of(t));
   });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
-  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t), /*silent=*/true);
+  for (const at::Tensor& t : running_statistics(op.schema(), arguments)) s.before_write(storage_of(t));
 }
 
 // Marks results that kept the split dimension of an argument: what follows can then be split again. A guess, and only that: whether
@@ -529,7 +529,7 @@ bool try_dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 bool lazy_possible() {
   const Session& s = session();
-  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.named.any() || s.lazy();
+  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.named.any() || s.lazy() || !s.regions.empty();
 }
 
 void before_call_elsewhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {

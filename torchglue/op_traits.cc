@@ -66,7 +66,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
                      !is_packed_layer(schema);
   traits.reads_value = schema.name() == "aten::resolve_conj" || schema.name() == "aten::resolve_neg";
   for (const char* name : {"aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
-                           "aten::_batch_norm_impl_index"}) {
+                           "aten::_batch_norm_impl_index", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"}) {
     traits.silent_effect |= schema.name() == name;
   }
   traits.forward_mode = schema.name() == "aten::_make_dual";

@@ -31,10 +31,10 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
   return live;
 }
 
-void Session::before_write(const c10::StorageImpl* storage, bool silent) {
+void Session::before_write(const c10::StorageImpl* storage) {
   if (storage == nullptr) return;
   for (const auto& region : live_regions()) {
-    if (region->captures_storage(storage)) region->before_write(storage, silent);
+    if (region->captures_storage(storage)) region->before_write(storage);
     region->give_up(storage);
   }
 }

@@ -82,7 +82,7 @@ struct Session {
   std::shared_ptr<Region> region_for(int64_t batch, int64_t micro_batch, at::Device device);
 
   // An in-place write to `storage` (or null: to none) is about to happen. Regions that read it do so before.
-  void before_write(const c10::StorageImpl* storage, bool silent = false);
+  void before_write(const c10::StorageImpl* storage);
 
   // What comes next has nothing to do with what was recorded.
   void forget_step();

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "torchglue/collectives.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -40,6 +41,43 @@ class InTurn final : public torch::autograd::Node {
   }
   variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
   std::string name() const override { return "KoilaInTurn"; }
+};
+
+// PyTorch's own words.
+constexpr const char* kSecondTime =
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
+    "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
+    "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.";
+
+// Makes the copies that micro-batches have read what the tensors have become: see Note [Captures that change].
+class AsTheyAreNow {
+ public:
+  explicit AsTheyAreNow(const std::vector<Capture>& captures) {
+    for (const Capture& capture : captures) {
+      if (!capture.before.defined() || !capture.tensor.defined()) continue;
+      if (version_of(capture.tensor) != capture.version) {
+        counted_.push_back(capture.before);
+      } else {
+        moved_.push_back({capture.before.variable_data(), capture.before.variable_data().clone(), capture.tensor.variable_data()});
+      }
+    }
+  }
+  void begin() {
+    const at::NoGradGuard no_grad;
+    for (const at::Tensor& before : counted_) torch::autograd::impl::bump_version(before);
+    for (const Moved& m : moved_) m.copy.copy_(m.now);
+  }
+  void end() {
+    const at::NoGradGuard no_grad;
+    for (const Moved& m : moved_) m.copy.copy_(m.then);
+  }
+
+ private:
+  struct Moved {
+    at::Tensor copy, then, now;
+  };
+  std::vector<at::Tensor> counted_;
+  std::vector<Moved> moved_;
 };
 
 }  // namespace
@@ -156,10 +194,7 @@ int64_t Region::with_another_size(int64_t begin, int64_t end) const {
 }
 
 std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
-  TORCH_CHECK(!released_,
-              "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). "
-              "Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if "
-              "you need to backward through the graph a second time or if you need to access saved tensors after calling backward.");
+  TORCH_CHECK(!released_, kSecondTime);
   bury_dead();
   check_sound();
   const RegionWork work;
@@ -188,7 +223,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   const NoInterceptGuard no_intercept;
   std::vector<ValueId> keep;
   for (const auto& [value, gradient] : roots) keep.push_back(value);
-  for (size_t i : differentiable_path(keep)) differentiated_.insert(i);
+  const auto path = on_the_way(differentiable_path(keep));
+  TORCH_CHECK(std::none_of(path.begin(), path.end(), [&](size_t i) { return used_up_.count(i) > 0; }) && std::none_of(keep.begin(), keep.end(), [&](ValueId v) { return values_[v].used_up; }), kSecondTime);
+  pass_ = {path.begin(), path.end()};
 
   choose_size();
   // What the program holds gets its value on the way: after backward the parameters may change.
@@ -203,6 +240,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   }
   const Schedule plan = schedule(keep);
   check_captures(plan);
+  check_moved(plan);
   verify(plan);
   Proof proof(*this, plan, keep);
   proof_ = &proof;
@@ -223,6 +261,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
   };
 
+  AsTheyAreNow changed(captures_);
   const auto backward_of = [&](Frame& frame) {
     {
       const at::NoGradGuard no_grad;
@@ -241,10 +280,9 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     }
     frame.values.clear();
     frame.uses.clear();
-    for (const Capture& capture : captures_) {
-      if (capture.before.defined()) torch::autograd::impl::bump_version(capture.before);
-    }
     if (!edges.empty()) {
+      changed.begin();
+      const auto forward_again = c10::make_scope_exit([&] { changed.end(); });
       torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false,
                                                             /*accumulate_grad=*/true, {});
     }
@@ -367,17 +405,28 @@ void Region::lose_handed_out() {
 }
 
 // Note [When a region ends]
-// After a backward pass without retain_graph the engine releases what the pass used. Another loss may still hang on operators of the
-// region that no pass has used; then the region lives on for it. So it does for what the program holds and nobody has read, when the pass ran out of memory or
+// After a backward pass without retain_graph the engine lets go of what the nodes that it ran had saved, and of nothing else: a node that has saved nothing (a cat, a
+// slice, a sum) runs again for another loss, and one that the pass did not come by, or that was kept, for the first time. So it is in a region, operator by operator.
+// It lives on for what gradients may still be asked of; and for what the program holds and nobody has read, when the pass ran out of memory or
 // the program dropped its graph without a backward pass: a tensor that was handed out never loses the way to its value. Otherwise everything is let go.
 void Region::backward_done() {
   bury_dead();
+  for (size_t i : std::exchange(pass_, {})) {
+    if (may_save_anything(instructions_[i].op.schema())) used_up_.insert(i);
+  }
+  std::vector<ValueId> used_up;
+  bool more = false;
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Value& value = values_[id];
     if ((value.impl == nullptr && !value.consumed) || !value.requires_grad) continue;
     const auto path = differentiable_path({id});
-    if (std::none_of(path.begin(), path.end(), [&](size_t i) { return differentiated_.count(i) > 0; })) return;
+    if (std::any_of(path.begin(), path.end(), [&](size_t i) { return used_up_.count(i) > 0; })) {
+      used_up.push_back(id);
+    } else {
+      more = true;
+    }
   }
+  if (more) return let_go_of_used_up(used_up);
   if (has_deferred()) {
     over_ = true;
     close();
@@ -385,6 +434,22 @@ void Region::backward_done() {
     return;
   }
   release();
+}
+
+// What has its value is an ordinary tensor from now on; what only it was made from goes.
+void Region::let_go_of_used_up(const std::vector<ValueId>& values) {
+  for (ValueId id : values) {
+    Value& value = values_[id];
+    if (value.impl != nullptr) {
+      const auto* meta = static_cast<torch::autograd::AutogradMeta*>(value.impl->autograd_meta());
+      if (!groups_[value.group].materialised || !meta->hooks_.empty() || meta->retains_grad_) continue;  // check_hooks() counts hooks
+      deferred_registry().remove(value.impl);
+    }
+    value.impl = nullptr;
+    value.consumed = false;
+    value.used_up = true;
+  }
+  prune();
 }
 
 void Region::release() {

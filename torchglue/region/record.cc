@@ -26,6 +26,7 @@
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
+#include "torchglue/rescue/written_since.h"
 #include "torchglue/session.h"
 #include "torchglue/tensor_memory.h"
 
@@ -154,7 +155,17 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
     if (!may_save_operands(in.op.schema())) continue;
     for (const Argument& argument : in.arguments) exchanged_saved_ |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
   }
-  if (captures_storage(storage)) before_write(storage, /*silent=*/true);
+  // Nobody has saved it, or the pass is refused: what is sent need not be looked at again.
+  std::vector<char> written_before;
+  for (const Capture& capture : captures_) written_before.push_back(capture.before.defined());
+  if (captures_storage(storage)) before_write(storage);
+  for (size_t c = 0; c < captures_.size() && c < written_before.size(); ++c) {
+    Capture& capture = captures_[c];
+    if (!capture.before.defined() || written_before[c]) continue;
+    capture.tensor = std::exchange(capture.before, at::Tensor());
+    capture.version = version_of(capture.tensor);
+    capture.data = memory_of(capture.tensor);
+  }
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr && lies_there(id)) hand_out_exchanged(id);
   }
@@ -188,6 +199,12 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
   captures_.push_back({without_base(tensor), version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor),
                        c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+  if (const at::Tensor written = written_since().original_of(tensor); written.defined()) {
+    let_go_of_region(written);
+    captures_[id].before = tensor;
+    captures_[id].tensor = without_base(written);
+    captures_[id].data = memory_of(written);
+  }
   if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
   return id;
 }
@@ -715,6 +732,7 @@ void Region::prune() {
     const auto it = capture_index_.find(captures_[c].of._unsafe_get_target());
     if (it != capture_index_.end() && it->second == c) capture_index_.erase(it);
     captures_[c].tensor.reset();
+    captures_[c].before.reset();
   }
 }
 
@@ -759,8 +777,8 @@ void Region::give_up(const c10::StorageImpl* storage) {
 // Note [Writes to captures]
 // A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
-// micro-batches read a copy: see Note [Captures that change]. Running statistics move without a version, and plain PyTorch minds that as little.
-void Region::before_write(const c10::StorageImpl* storage, bool silent) {
+// micro-batches read a copy: see Note [Captures that change].
+void Region::before_write(const c10::StorageImpl* storage) {
   materialise_held();
   if (node_ == nullptr) {
     release();
@@ -772,13 +790,7 @@ void Region::before_write(const c10::StorageImpl* storage, bool silent) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
-    if (!silent) {
-      if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
-      continue;
-    }
-    capture.tensor = capture.tensor.clone();
-    capture.version = version_of(capture.tensor);
-    capture.data = memory_of(capture.tensor);
+    if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
   }
 }
 

@@ -54,7 +54,7 @@ struct Capture {
   const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
   bool requires_grad = false;
   int64_t edge = -1;             // index into the node's next_edges when it requires grad
-  at::Tensor before;             // a copy of its value then, where it has been written to since; see Note [Captures that change]
+  at::Tensor before;             // a copy of its value then, from before somebody wrote to it; see Note [Captures that change]
   const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
   c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
 
@@ -113,6 +113,7 @@ struct Value {
   bool requires_grad = false;
   bool random = false;       // a random draw went into it
   bool consumed = false;     // a plain operator's graph hangs on it
+  bool used_up = false;      // no gradient passes through it any more, see Note [When a region ends]
   int64_t node_output = -1;  // input number of the region's node (an output of the forward pass)
   c10::SmallVector<int64_t, 5> sizes;  // of the full batch
   c10::SmallVector<int64_t, 5> strides;
@@ -271,7 +272,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient);
   // Edges of the node that gradients of the value may flow along.
   std::vector<size_t> edges_behind(ValueId value) const;
-  // The engine will not come back for what the last pass used.
+  // The engine has let go of what the nodes that the last pass ran had saved.
   void backward_done();
   void release();
   bool released() const { return released_; }
@@ -285,8 +286,7 @@ class Region : public std::enable_shared_from_this<Region> {
     return !released_ && id < values_.size() && values_[id].impl == impl && !values_[id].requires_grad;
   }
   // An in-place write to `storage` is about to happen.
-  // `silent`: as no version counter tells.
-  void before_write(const c10::StorageImpl* storage, bool silent);
+  void before_write(const c10::StorageImpl* storage);
   bool captures_storage(const c10::StorageImpl* storage) const;
   // Whether it reads the memory when it runs, or has put a value there that the program holds.
   bool concerns_storage(const c10::StorageImpl* storage) const;
@@ -357,7 +357,8 @@ class Region : public std::enable_shared_from_this<Region> {
     std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
   };
   Schedule schedule(const std::vector<ValueId>& keep) const;
-  std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through
+  std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through, the last first
+  std::vector<size_t> on_the_way(const std::vector<size_t>& path) const;  // those of them that gradients pass on the way to a capture that is wanted
   void run(Frame& frame, size_t until, const Schedule* schedule);
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   // A new result as it lies in memory at the full batch, where it has these strides.
@@ -386,6 +387,8 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
+  // Of a backward pass.
+  void check_moved(const Schedule& plan) const;
 
   // proof/rules.cc
   // Puts the rules of the operators in `plan` to the test; refuses when one is wrong.
@@ -404,6 +407,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void check_part(size_t instruction, const Value& value, const at::Tensor& local, Rows rows);
   void check_counts(const std::vector<Held>& held);
   void lose_handed_out();
+  void let_go_of_used_up(const std::vector<ValueId>& values);
   // A micro-batch's graph has come to the use, with a gradient or without.
   void reached(uint32_t use, Rows rows);
 
@@ -441,7 +445,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<int64_t> reached_until_;  // by use: rows whose graphs have come to it
   std::vector<char> wanted_;           // by capture: the engine asks for its gradient
   std::map<uint64_t, int> begun_with_;
-  std::set<size_t> differentiated_;    // instructions that a backward pass has used
+  std::set<size_t> pass_;              // instructions whose nodes the last backward pass has run
+  std::set<size_t> used_up_;           // those whose nodes have saved something, which has been let go since
   struct Ahead {
     uint32_t use;
     Rows rows;

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "torchglue/collectives.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
@@ -75,10 +76,11 @@ void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows 
 }
 
 // Note [Captures that change]
-// A parameter that is written to between forward and backward is an error to plain PyTorch if its backward pass needs the value, and none if
-// not (a first layer's weight). Micro-batches read it again in any case: from a copy that was made before the write. Each backward pass of a
-// micro-batch then runs as if the copy had been written to as well, and autograd says the same of it as in the plain run. A write
-// through `.data` shows no version: plain would go on with the new value, and koila refuses.
+// A tensor that is written to between forward and backward is an error to plain PyTorch if its backward pass needs the value, and none if not (a first
+// layer's weight). Where no version counter tells of the write (running statistics, an observer's scale, `.data`), plain's backward pass takes what is there
+// by then. Micro-batches read the tensor again in any case: from a copy that was made before the write. Each backward pass of a micro-batch then runs as if
+// the copy had been written to as well: its version counts up, and autograd says the same of it as in the plain run; or, where no counter has told, it
+// holds what the tensor holds now.
 
 // Note [Stand-ins]
 // Inside a micro-batch a capture that requires grad is replaced by a detached tensor on the same memory whose gradient edge is a
@@ -114,6 +116,7 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
     at::AutoDispatchBelowADInplaceOrView no_autograd;
     NoInterceptGuard no_intercept;
     local = slice_rows(local, use.placement, batch_, rows);
+    if (capture.before.defined() && !capture.before.is_inference()) local.unsafeGetTensorImpl()->set_version_counter(capture.before.unsafeGetTensorImpl()->version_counter());
   }
   return local;
 }
@@ -318,20 +321,46 @@ Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
 
 std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from) const {
   std::vector<char> value(values_.size(), 0);
-  for (ValueId v : from) value[v] = 1;
+  std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others
+  const auto reach = [&](ValueId id) {
+    if (values_[id].requires_grad) value[id] = group[values_[id].group] = 1;
+  };
+  for (ValueId v : from) reach(v);
   std::vector<size_t> path;
   for (size_t i = instructions_.size(); i-- > 0;) {
     const Instruction& in = instructions_[i];
-    const bool on_path = std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && value[out] && values_[out].requires_grad; });
-    if (!on_path) continue;
+    const auto on_path = [&](ValueId out) { return out != kNoValue && values_[out].requires_grad && (value[out] || (in.in_place && group[values_[out].group])); };
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
     path.push_back(i);
     for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && values_[o.id].requires_grad) value[o.id] = 1;
+        if (o.kind == Operand::Kind::kValue) reach(o.id);
       }
     }
   }
   return path;
+}
+
+std::vector<size_t> Region::on_the_way(const std::vector<size_t>& path) const {
+  std::vector<char> value(values_.size(), 0);
+  std::vector<char> group(groups_.size(), 0);
+  std::vector<size_t> found;
+  const auto leads = [&](const Operand& o) {
+    if (o.kind == Operand::Kind::kUse) return wanted_[uses_[o.id].capture] != 0;
+    return o.kind == Operand::Kind::kValue && (value[o.id] || group[values_[o.id].group]);
+  };
+  for (auto i = path.rbegin(); i != path.rend(); ++i) {
+    const Instruction& in = instructions_[*i];
+    const bool is_on_it = std::any_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) { return std::any_of(a.operands.begin(), a.operands.end(), leads); });
+    if (!is_on_it) continue;
+    found.push_back(*i);
+    for (ValueId out : in.outputs) {
+      if (out == kNoValue) continue;
+      value[out] = 1;
+      if (in.in_place) group[values_[out].group] = 1;
+    }
+  }
+  return found;
 }
 
 std::vector<size_t> Region::edges_behind(ValueId from) const {
@@ -712,14 +741,32 @@ void Region::check_captures(const Schedule& plan) const {
         const Capture& capture = captures_[uses_[o.id].capture];
         const bool changed = version_of(capture.tensor) != capture.version;
         if (changed && capture.before.defined()) continue;
-        if (!changed && (capture.before.defined() || memory_of(capture.tensor) != capture.data)) {  // no error of the program's
-          refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to through .data, or given other memory, since.");
+        if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
+          refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
         TORCH_CHECK(!changed,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: [",
                     capture.tensor.toString(), " ", capture.tensor.sizes(), "], an input of ", instructions_[i].op.schema().name(), ", is at version ",
                     version_of(capture.tensor), "; expected version ", capture.version,
                     " instead. (koila runs this step in micro-batches and reads the tensor again in backward.)");
+      }
+    }
+  }
+}
+
+// What a micro-batch's graph has saved instead of the copy would be what it was before.
+void Region::check_moved(const Schedule& plan) const {
+  for (size_t i = 0; i < instructions_.size(); ++i) {
+    if (!plan.needed[i]) continue;
+    const Instruction& in = instructions_[i];
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind != Operand::Kind::kUse) continue;
+        const Capture& capture = captures_[uses_[o.id].capture];
+        if (!capture.before.defined() || version_of(capture.tensor) != capture.version) continue;
+        const Placement& placement = uses_[o.id].placement;
+        const bool copied = in.in_float || o.weighted || (placement.is_shard() && !placement.ragged && placement.outer != 1);
+        if (copied && may_save_operands(in.op.schema())) refuse("a tensor that " + in.op.schema().name() + " read was written to since, and no version tells.");
       }
     }
   }

@@ -110,6 +110,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
     const TapeValue& value = s.tape.values()[v];
     if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
+    if (auto written = value.is_copied() ? value.weak.lock() : nullptr) kept.emplace_back(std::move(written));
   }
   release_graph(roots, std::move(outside));
   const int64_t in_use = convert(s.tape, plan, graphs);

@@ -21,6 +21,7 @@
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/sizing.h"
+#include "torchglue/rescue/written_since.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
@@ -58,7 +59,7 @@ void check_hooks(const Tape& tape, const TapeOp& op) {
 // Full values of tensors that are not split: alive, or made again from what is.
 class RealValues {
  public:
-  RealValues(const Tape& tape, Graphs graphs) : tape_(tape), graphs_(graphs) {}
+  RealValues(const Tape& tape, const Plan& plan, Graphs graphs) : tape_(tape), plan_(plan), graphs_(graphs) {}
 
   void check(TapeValueId v, uint32_t version, int depth = 0) const {
     const TapeValue& value = tape_.values()[v];
@@ -103,12 +104,15 @@ class RealValues {
       const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
       const OpInProgress in_progress(op.op, op.place);
       make_real(stack);
+      const WrittenSince::Call call(op.op, stack);
       call_again(op.op, stack);
     }
     size_t flat = 0;
     for_each_result(stack, [&](const at::Tensor& t) {
       const TapeValueId out = op.outputs[flat++];
-      if (out != kNoTapeValue) made_[out] = t;
+      if (out == kNoTapeValue) return;
+      made_[out] = t;
+      if (!t.requires_grad() && !is_split_by_now(tape_.values()[out])) written_since().note(t, tape_.values()[out]);
     });
     return made_.at(v);
   }
@@ -169,7 +173,14 @@ class RealValues {
     return type->kind() == c10::TypeKind::ListType && type->containedType(0)->kind() == c10::TypeKind::OptionalType;
   }
 
+  // What has been written into it is a region's to make, and the tensor with it.
+  bool is_split_by_now(const TapeValue& value) const {
+    const TapeValueId now = tape_.find(value.weak._unsafe_get_target());
+    return now != kNoTapeValue && plan_.descends[now];
+  }
+
   const Tape& tape_;
+  const Plan& plan_;
   Graphs graphs_;
   ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
 };
@@ -228,7 +239,7 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
 
 // By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
 bool given_other_memory(const TapeValue& value) {
-  if (value.storage == nullptr || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target())) return false;
+  if (value.storage == nullptr || value.is_copied()) return false;
   const at::Tensor t = value.lock();
   return t.defined() && value.storage != storage_of(t);
 }
@@ -272,7 +283,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
   }
   check_old_graph(tape, plan, graphs);
-  const RealValues real(tape, graphs);
+  const RealValues real(tape, plan, graphs);
   const auto needed = needed_ops(tape, plan);
   const Staying staying(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
@@ -445,6 +456,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     bool done = false;
     ~Converting() {
       s.converting = s.forward_again = false;
+      written_since().end();
       if (done) return;
       lose_the_rest(tape, plan, needed, at);
       before.compare(tape, s.current.get());
@@ -452,12 +464,13 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     }
   } converting{s, tape, plan, needed, before};
   s.converting = true;
+  written_since().begin(tape);
   s.forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   // What a region of this step can go on from joins it.
   if (s.current && (!s.current->open() || s.current->batch() != plan.batch || s.current->device() != device)) s.current.reset();
 
-  RealValues real(tape, graphs);
+  RealValues real(tape, plan, graphs);
   ska::flat_hash_map<TapeValueId, at::Tensor> handles;  // tensors that stand for split values
   const auto tensor_of = [&](const TapeRef& ref) {
     if (auto it = handles.find(ref.value); it != handles.end()) return it->second;

@@ -22,6 +22,7 @@
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/sizing.h"
+#include "torchglue/rescue/written_since.h"
 #include "torchglue/session.h"
 #include "torchglue/stages/running_statistics.h"
 
@@ -256,6 +257,7 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   make_real(torch::jit::last(*stack, op.schema().arguments().size()));
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
+  const WrittenSince::Call call(op, *stack);
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
 }
 

@@ -1,6 +1,7 @@
 #include "torchglue/stages/running_statistics.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
 
@@ -19,7 +20,7 @@ bool uses_batch_statistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::
     const std::string& name = schema.arguments()[a].name();
     if (name == "training" || name == "use_input_stats") return arguments[a].isBool() && arguments[a].toBool();
   }
-  return false;
+  return true;  // it does nothing else, and is not asked (batch_norm_update_stats)
 }
 
 std::vector<at::Tensor> running_statistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {
@@ -36,10 +37,10 @@ void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stac
   }
 }
 
-void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum) {
+void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum, bool counted) {
   for (const RunningUpdate& u : updates) {
     if (!u.running.defined()) continue;
-    session().before_write(storage_of(u.running), /*silent=*/true);
+    session().before_write(storage_of(u.running));
     session().pin([&](Tape& tape) { tape.before_silent_write(u.running); });
   }
   const NoInterceptGuard no_intercept;
@@ -54,6 +55,10 @@ void update_running_statistics(const std::vector<RunningUpdate>& updates, double
   for (const RunningUpdate& u : next) written.push_back(u.running);
   const SilentWrite silent(std::move(written));
   for (const RunningUpdate& u : next) u.running.copy_(u.value);
+  if (!counted) return;
+  for (const RunningUpdate& u : updates) {
+    if (u.running.defined() && !u.running.is_inference()) torch::autograd::impl::bump_version(u.running);
+  }
 }
 
 SavedStatistics::SavedStatistics(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments) {

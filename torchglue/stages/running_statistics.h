@@ -23,11 +23,11 @@ std::vector<at::Tensor> running_statistics(const c10::FunctionSchema& schema, at
 void drop_running_statistics(const c10::FunctionSchema& schema, torch::jit::Stack& arguments);
 
 // running = (1 - momentum) running + momentum value, for each that is defined, as silently: no version counter moves. Regions that have read
-// one keep what they read. All or, when memory runs out, none.
+// one keep what they read. All or, when memory runs out, none. `counted`: a version counter does move, as an instance norm's.
 struct RunningUpdate {
   at::Tensor running, value;
 };
-void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum);
+void update_running_statistics(const std::vector<RunningUpdate>& updates, double momentum, bool counted = false);
 
 // What a call that fails on its way may have done to them is undone.
 class SavedStatistics {

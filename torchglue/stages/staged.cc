@@ -151,7 +151,7 @@ bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
   if (running.size() == 2) {
-    update_running_statistics({{running[0], own.mean_ / rows}, {running[1], own.var_ / rows}}, momentum);
+    update_running_statistics({{running[0], own.mean_ / rows}, {running[1], own.var_ / rows}}, momentum, /*counted=*/true);
   }
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));

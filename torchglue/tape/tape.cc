@@ -163,9 +163,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
     if (!hangs_on_tape(node)) {
       // Whatever this tensor was on the tape, it is not any more.
       TapeValue& old = values_[it->second];
-      const bool copied = old.strong.defined() && old.strong.unsafeGetTensorImpl() != tensor.unsafeGetTensorImpl();
-      old.weak.reset();
-      if (!copied) {
+      if (!old.is_copied()) {
+        old.weak.reset();
         old.strong.reset();
         groups_[old.group].pinned = true;  // it looks at the memory still
       }
@@ -202,7 +201,7 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   if (storage == nullptr) return;
   const TapeValueId known = find(tensor.unsafeGetTensorImpl());
   for (TapeValue& value : values_) {
-    if (value.storage != storage || value.weak.expired() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
+    if (value.storage != storage || value.weak.expired() || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
     if (!value.is_capture()) {
       cut();
       return;
@@ -227,7 +226,8 @@ at::Tensor copy_of(const at::Tensor& t) {
 
 // Note [Captures that are written to]
 // A codebook that a forward pass reads and then moves, a counter, a mean of what has been seen: a step that is made again must read what it
-// read. A small one is copied before the write, and the copy takes its place in what has been recorded.
+// read. A small one is copied before the write, and the copy takes its place in what has been recorded. The
+// tensor itself stays known: what gradients read of it is what it is by then, see Note [Captures that change].
 void Tape::keep_before_write(const at::Tensor& tensor) {
   const TapeValueId id = find(tensor.unsafeGetTensorImpl());
   if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
@@ -251,9 +251,18 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
   }
 }
 
+// Note [Writes that no version counts]
+// A batch norm moves its running statistics without a word, and some operators that name what they write to count no version up (an observer of a fake
+// quantisation, a fused optimizer). What a graph has saved of it is then what is there when backward comes, and so is what a region's gradients read
+// (see Note [Captures that change]). On the tape the tensor is another one from then on, and who read it before has the copy, or makes do without.
 void Tape::before_silent_write(const at::Tensor& tensor) {
-  if (values_.empty() || storage_of(tensor) == nullptr) return;
+  if (values_.empty()) return;
   keep_before_write(tensor);
+  forget_written(tensor);
+}
+
+void Tape::forget_written(const at::Tensor& tensor) {
+  if (storage_of(tensor) == nullptr) return;
   for (TapeValueId id = 0; id < values_.size(); ++id) {
     TapeValue& value = values_[id];
     // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
@@ -263,7 +272,7 @@ void Tape::before_silent_write(const at::Tensor& tensor) {
       return;
     }
     index_.erase(value.weak._unsafe_get_target());
-    if (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target()) continue;  // its copy is what it was
+    if (value.is_copied()) continue;
     value.weak.reset();
     value.strong.reset();
   }
@@ -277,10 +286,13 @@ bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
 
 void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   const OpTraits& traits = op_traits(op);
+  written_.clear();
   if (traits.writes && !values_.empty()) {
     for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
       keep_before_write(t);
-      if (!traits.metadata) note_write_behind(t);
+      if (traits.metadata) return;
+      note_write_behind(t);
+      if (!t.is_inference()) written_.emplace_back(t, version_of(t));
     });
   }
   if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
@@ -380,7 +392,7 @@ void Tape::exchange(const at::Tensor& tensor, bool written) {
       continue;
     }
     if (find(value.weak._unsafe_get_target()) == v) index_.erase(value.weak._unsafe_get_target());
-    if (value.strong.defined() && value.strong.unsafeGetTensorImpl() != value.weak._unsafe_get_target()) continue;  // a copy
+    if (value.is_copied()) continue;
     value.weak.reset();
     value.strong.reset();
   }
@@ -388,6 +400,7 @@ void Tape::exchange(const at::Tensor& tensor, bool written) {
 
 void Tape::discard() {
   pending_.reset();
+  written_.clear();
   record_ = false;
 }
 
@@ -527,6 +540,9 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
 void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   for (const at::Tensor& t : silent_) index_.erase(t.unsafeGetTensorImpl());  // what the call has read is no more
   silent_.clear();
+  for (const auto& [t, version] : std::exchange(written_, {})) {
+    if (version_of(t) == version) forget_written(t);
+  }
   if (!record_) return;
   const TapeValueId first_new = static_cast<TapeValueId>(values_.size());
   bool followed = true;
@@ -714,7 +730,7 @@ void Tape::compact(const std::vector<char>& needed_value, const std::vector<char
     }
     value.group = new_group[value.group];
     if (!value.is_capture()) value.producer = new_op[value.producer];
-    if (!value.weak.expired()) index_[value.weak._unsafe_get_target()] = new_id[v];
+    if (!value.weak.expired() && !value.is_copied()) index_[value.weak._unsafe_get_target()] = new_id[v];
     if (values != v) values_[values] = std::move(value);
     ++values;
   }

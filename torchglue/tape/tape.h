@@ -76,6 +76,8 @@ struct TapeValue {
   int64_t bytes() const;
   // Whether anybody besides the tape holds it.
   bool held_elsewhere() const;
+  // Whether `strong` is a copy from before its tensor was written to.
+  bool is_copied() const { return strong.defined() && strong.unsafeGetTensorImpl() != weak._unsafe_get_target(); }
 };
 
 // One reference to a tensor from an operator's arguments.
@@ -177,6 +179,7 @@ class Tape {
 
   void note_write_behind(const at::Tensor& tensor);
   void keep_before_write(const at::Tensor& tensor);
+  void forget_written(const at::Tensor& tensor);
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
@@ -201,6 +204,7 @@ class Tape {
 
   std::optional<TapeOp> pending_;
   std::vector<at::Tensor> silent_;  // running statistics that the pending call updates
+  std::vector<std::pair<at::Tensor, uint32_t>> written_;  // what it says that it writes to, and the versions before
   bool record_ = false;  // whether commit() writes the pending call down
   size_t collect_at_ = 128;
   int64_t held_for_origins_ = 0;  // bytes
