@@ -115,8 +115,8 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   if (use.placement.is_shard()) {
     at::AutoDispatchBelowADInplaceOrView no_autograd;
     NoInterceptGuard no_intercept;
-    local = slice_rows(local, use.placement, batch_, rows);
-    if (capture.before.defined() && !capture.before.is_inference()) local.unsafeGetTensorImpl()->set_version_counter(capture.before.unsafeGetTensorImpl()->version_counter());
+    const at::Tensor whole = std::exchange(local, slice_rows(local, use.placement, batch_, rows));
+    if (!whole.is_inference()) local.unsafeGetTensorImpl()->set_version_counter(whole.unsafeGetTensorImpl()->version_counter());  // a write to it is one to its rows
   }
   return local;
 }

@@ -6,9 +6,30 @@
 
 #include "torchglue/collectives.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/tensor_memory.h"
 #include "torchglue/tls.h"
 
 namespace koila {
+
+namespace {
+
+// What `view` is to `whole`, of the original.
+at::Tensor same_view(const at::Tensor& view, const c10::TensorImpl& whole, const at::Tensor& original) {
+  const NoInterceptGuard no_intercept;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  at::Tensor same = original.as_strided(view.sizes(), view.strides(), original.storage_offset() + view.storage_offset() - whole.storage_offset());
+  if (!original.is_inference()) same.unsafeGetTensorImpl()->set_version_counter(original.unsafeGetTensorImpl()->version_counter());
+  return same;
+}
+
+// A node that saves tensors is made only where something takes a gradient.
+bool takes_gradient(at::ArrayRef<c10::IValue> arguments) {
+  bool takes = false;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { takes |= t.requires_grad(); });
+  return takes;
+}
+
+}  // namespace
 
 WrittenSince& written_since() {
   static auto* all = new WrittenSince;  // never destroyed: tensors may outlive static destruction
@@ -35,16 +56,22 @@ void WrittenSince::note(const at::Tensor& made, const TapeValue& value) {
 }
 
 at::Tensor WrittenSince::original_of(const at::Tensor& copy) const {
-  const auto found = originals_.find(copy.unsafeGetTensorImpl());
-  return found == originals_.end() ? at::Tensor() : found->second;
+  if (originals_.empty()) return {};
+  if (const auto found = originals_.find(copy.unsafeGetTensorImpl()); found != originals_.end()) return found->second;
+  if (!copy.is_view() || storage_of(copy) == nullptr) return {};
+  for (const auto& [whole, original] : originals_) {
+    if (whole->unsafe_storage().unsafeGetStorageImpl() == storage_of(copy) && whole->strides() == original.strides()) return same_view(copy, *whole, original);
+  }
+  return {};
 }
 
 WrittenSince::Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   WrittenSince& all = written_since();
   if (all.originals_.empty() || !c10::AutogradState::get_tls_state().get_grad_mode() || op_traits(op).may_view || !may_save_operands(op.schema())) return;
+  const size_t count = op.schema().arguments().size();
+  if (!takes_gradient(torch::jit::last(stack, count))) return;
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
-  const size_t count = op.schema().arguments().size();
   for (size_t i = 0; i < count; ++i) {
     c10::IValue& argument = torch::jit::peek(stack, i, count);
     if (!argument.isTensor() || !argument.toTensor().defined()) continue;

@@ -24,7 +24,7 @@ class WrittenSince {
   void end();
   // `made` has been made again as the tensor was at that version.
   void note(const at::Tensor& made, const TapeValue& value);
-  // What the tape has copied before a write; undefined: nothing.
+  // What the tape has copied before a write, or the same view of it; undefined: nothing.
   at::Tensor original_of(const at::Tensor& copy) const;
 
   // Around the kernel of an operator outside of regions.
