@@ -14,4 +14,10 @@ inline const void* memory_of(const at::Tensor& t) {
   return storage != nullptr ? storage->_mutable_data_ptr_no_checks().get() : nullptr;
 }
 
+// The same memory and the same version, without a base or a graph.
+inline at::Tensor handle_of(const at::Tensor& t) {
+  const c10::TensorImpl* impl = t.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
 }  // namespace koila

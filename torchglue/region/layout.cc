@@ -132,7 +132,7 @@ bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local) {
 }
 
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local) {
-  if (lies_in_order(strides, local) || !local.is_non_overlapping_and_dense()) return local;
+  if (!local.is_non_overlapping_and_dense()) return local;
   std::vector<int64_t> order(strides.size()), back(strides.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });

@@ -22,7 +22,7 @@ std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef
 // millisecond each.
 std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 
-// `local` in the memory order of a dense tensor of `strides`: itself, or a copy where it lies otherwise. TensorIterator chooses the order by sizes
+// A copy of `local` in the memory order of a dense tensor of `strides`, where lies_in_order() says that it lies otherwise; what has no dense memory stays. TensorIterator chooses the order by sizes
 // where strides leave it open, so a micro-batch's result may lie otherwise than the full batch's; a view of the one is none of the other then.
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local);
 bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local);

@@ -91,6 +91,12 @@ bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::I
 
 ForkLock of_dead;  // of every region's list of tensors that died on other threads
 
+// A view holds its base, and the base may be a value of the region that reads the view: the two would hold each other. A view that takes no gradient is
+// read through a handle that has no base.
+at::Tensor without_base(const at::Tensor& tensor) {
+  return tensor.requires_grad() || torch::autograd::impl::get_view_autograd_meta(tensor) == nullptr ? tensor : handle_of(tensor);
+}
+
 }  // namespace
 
 Region::Region(int64_t batch, int64_t micro_batch, at::Device device) : batch_(batch), micro_batch_(micro_batch), device_(device), depth_(session().engine_depth), side_(device) {
@@ -172,18 +178,6 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
 }
 
 NodePtr Region::node() const { return node_ == nullptr ? NodePtr() : RegionNode::owner(node_); }
-
-namespace {
-
-// A view holds its base, and the base may be a value of the region that reads the view: the two would hold each other. A view that takes no gradient is
-// read through a handle on its memory that has no base, and shares its version.
-at::Tensor without_base(const at::Tensor& tensor) {
-  if (tensor.requires_grad() || torch::autograd::impl::get_view_autograd_meta(tensor) == nullptr) return tensor;
-  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
-}
-
-}  // namespace
 
 uint32_t Region::capture(const at::Tensor& tensor) {
   const uint32_t version = version_of(tensor);
@@ -607,7 +601,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     at::Tensor tensor = known.tensor;
     if (tensor.defined()) {
       if (known.keep_data) {
-        group.materialised = group.kept = true;
+        group.materialised = true;
       } else if (shared && storage_of(tensor) != shared.unsafeGetStorageImpl()) {
         tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(shared);
       }
@@ -617,7 +611,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
         storage = empty_storage(at::detail::computeStorageNbytes(known.sizes, known.strides, c10::elementSize(known.dtype), known.storage_offset), device_,
                                 c10::GetAllocator(device_.type()));
       }
-      if (known.keep_data) group.materialised = group.kept = true;
+      if (known.keep_data) group.materialised = true;
       tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), known.keys, c10::scalarTypeToTypeMeta(known.dtype));
       tensor.unsafeGetTensorImpl()->set_sizes_and_strides(known.sizes, known.strides, known.storage_offset);
     }

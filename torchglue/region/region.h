@@ -126,7 +126,6 @@ struct Group {
   ValueId base = kNoValue;  // the value whose operator made the storage
   at::Storage storage;      // of the deferred tensors; kept only while it is empty
   bool materialised = false;
-  bool kept = false;        // it joined with its data, see KnownOutput::keep_data
   const c10::StorageImpl* filled = nullptr;  // what its value was put into
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
 };
@@ -231,9 +230,11 @@ class Region : public std::enable_shared_from_this<Region> {
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
   void rebind(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch.
-  bool may_write(ValueId value) const { return !groups_[values_[value].group].materialised && !groups_[values_[value].group].uncertain; }
-  // In a conversion: whether the value has kept its data, in which the program's writes show already. Micro-batches write to what they have made.
-  bool keeps_written(ValueId value) const { return groups_[values_[value].group].kept && !groups_[values_[value].group].uncertain; }
+  // `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
+  bool may_write(ValueId value, bool keeps_data = false) const {
+    const Group& group = groups_[values_[value].group];
+    return (keeps_data || !group.materialised) && !group.uncertain;
+  }
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
   // Throws when a view of it could then be read with a gradient that does not know of the write.
   void hand_out_group(ValueId value);

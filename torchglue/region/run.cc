@@ -108,10 +108,7 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
   at::Tensor local = capture.before.defined() ? capture.before : capture.tensor;
-  if (capture.requires_grad || local.requires_grad()) {  // or was frozen when it joined
-    const auto* impl = local.unsafeGetTensorImpl();
-    local = at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), /*allow_tensor_metadata_change=*/true));
-  }
+  if (capture.requires_grad || local.requires_grad()) local = handle_of(local);  // or was frozen when it joined
   if (use.placement.is_shard()) {
     at::AutoDispatchBelowADInplaceOrView no_autograd;
     NoInterceptGuard no_intercept;

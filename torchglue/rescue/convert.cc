@@ -558,12 +558,13 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
         if (stack[arg].isTensor() && stack[arg].toTensor().defined() && entry_of(stack[arg].toTensor()).region != nullptr) known = false;
       }
     }
+    const bool on_kept_data = traits.writes && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying.keeps_data(tape.values()[op.outputs[0]].group);
     if (known && traits.writes) {
       const auto entry = stack[0].isTensor() ? entry_of(stack[0].toTensor()) : DeferredRegistry::Entry{};
       known = traits.in_place && entry.region == region.get() && !call.outputs().empty() &&
-              call.outputs()[0] == region->value(entry.value).placement && (region->may_write(entry.value) || region->keeps_written(entry.value));
+              call.outputs()[0] == region->value(entry.value).placement && region->may_write(entry.value, on_kept_data);
     }
-    if (traits.writes && !known && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying.keeps_data(tape.values()[op.outputs[0]].group)) {
+    if (on_kept_data && !known) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "an operator would write in place for a second time to a tensor that NumPy or .data may look at.");
     }
 
