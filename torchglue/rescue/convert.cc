@@ -420,7 +420,7 @@ void lose_the_rest(const Tape& tape, const Plan& plan, const std::vector<char>& 
       if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
       const at::Tensor t = tape.values()[out].lock();
       if (!t.defined() || storage_of(t) == nullptr || tape.on_capture(tape.values()[out].group)) continue;
-      if (deferred_registry().find_storage(storage_of(t)).first != nullptr) continue;
+      if (deferred_registry().awaits_value(storage_of(t))) continue;
       const bool filled = memory_of(t) != nullptr && !tape.ops()[i].in_place;
       if (!filled) deferred_registry().lose(t.storage());
     }
