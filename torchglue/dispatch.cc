@@ -80,7 +80,7 @@ Question ask(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments)
       split.placement = entry.region->value(entry.value).placement;
       split.batch = entry.region->batch();
       split.micro_batch = entry.region->micro_batch();
-    } else if (registry.any() && storage_of(t) != nullptr && registry.find_storage(storage_of(t)).first != nullptr) {
+    } else if (registry.any() && registry.awaits_value(storage_of(t))) {
       q.must_read = t;
       return;
     } else if (const Mark* mark = s.marks.find(t.unsafeGetTensorImpl())) {

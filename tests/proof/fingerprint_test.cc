@@ -36,6 +36,16 @@ TEST(Fingerprint, PartsAddUpToTheWholeHoweverItIsDivided) {
   }
 }
 
+TEST(Fingerprint, OfSomeEntriesPartsAddUpAsWell) {
+  const at::Tensor x = at::randn({kBatch, 40, 50}, at::kDouble);
+  const auto some = [&](int64_t begin, int64_t end) { return *fingerprint(x.slice(0, begin, end), Placement::shard(0), kBatch, {begin, end}, {begin, end}, 100); };
+  Fingerprint parts = some(0, 5);
+  parts += some(5, 12);
+  EXPECT_LT(distance(some(0, 12), parts), 1e-12);
+  EXPECT_LE(parts.entries, 100 * kBatch);
+  EXPECT_GE(parts.entries, 50 * kBatch);
+}
+
 TEST(Fingerprint, OfMergedDimensions) {
   const at::Tensor x = at::randn({2, kBatch, 3, 4}, at::kDouble);
   const Placement merged = Placement::shard(0, 2, 3);

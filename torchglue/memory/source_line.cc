@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/fork_lock.h"
@@ -89,6 +90,11 @@ ska::flat_hash_map<Frames, uint32_t, HashFrames>& known() {
   return *known;
 }
 
+ska::flat_hash_map<uint32_t, std::string>& innermost() {
+  static auto* innermost = new ska::flat_hash_map<uint32_t, std::string>;
+  return *innermost;
+}
+
 // A frame by its names.
 struct Named {
   std::string file;
@@ -108,7 +114,7 @@ std::string short_path(const std::string& file) {
   return here.size() > 1 && file.starts_with(here) ? file.substr(here.size()) : file;
 }
 
-uint32_t number_of(std::vector<Named> frames) {
+std::pair<uint32_t, std::string> number_of(std::vector<Named> frames) {
   const auto first = std::find_if(frames.begin(), frames.end(), [](const Named& frame) { return !frame.of_torch(); });
   if (first != frames.end()) frames.erase(frames.begin(), first);
   if (frames.size() > kFrames) frames.resize(kFrames);
@@ -117,7 +123,7 @@ uint32_t number_of(std::vector<Named> frames) {
     if (!text.empty()) text += '\n';
     text += fmt::format("{}:{} in {}", short_path(frame.file), frame.line, frame.function);
   }
-  return session().runtime->place_number(text.c_str());
+  return {session().runtime->place_number(text.c_str()), text};
 }
 
 // Known already, or made by `name`. Two threads may both make it.
@@ -128,8 +134,9 @@ uint32_t look_up(const Frames& frames, F&& name) {
     const auto found = known().find(frames);
     if (found != known().end()) return found->second;
   }
-  const uint32_t number = name();
+  const auto [number, text] = name();
   const std::lock_guard lock(mutex);
+  innermost().emplace(number, text.substr(0, text.find('\n')));
   return known().emplace(frames, number).first->second;
 }
 
@@ -191,7 +198,15 @@ uint32_t native_line() {
 
 }  // namespace
 
-uint32_t source_line_now() {
+std::string source_line_text(uint32_t number) {
+  const std::lock_guard lock(mutex);
+  const auto found = innermost().find(number);
+  return found == innermost().end() ? "" : found->second;
+}
+
+namespace {
+
+uint32_t line_now(bool native) {
   static thread_local bool busy = false;  // what looks a line up may allocate
   if (busy) return 0;
   busy = true;
@@ -199,7 +214,7 @@ uint32_t source_line_now() {
   try {
     const Python* python = Python::loaded();
     if (python == nullptr) {
-      number = native_line();
+      number = native ? native_line() : 0;
     } else if (python->this_thread_state() != nullptr && (python->is_finalizing == nullptr || python->is_finalizing() == 0)) {
       const int gil = python->gil_ensure();
       number = python_line(*python);
@@ -211,5 +226,10 @@ uint32_t source_line_now() {
   busy = false;
   return number;
 }
+
+}  // namespace
+
+uint32_t source_line_now() { return line_now(/*native=*/true); }
+uint32_t python_line_now() { return line_now(/*native=*/false); }
 
 }  // namespace koila

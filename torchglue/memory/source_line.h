@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace koila {
 
@@ -9,5 +10,10 @@ namespace koila {
 // text, without PyTorch's own on top. 0: none is known. Takes the GIL, so it must not be called under a lock that a thread with the GIL may want. A place
 // that was seen before costs some hundred nanoseconds a frame; a new one is looked up, in C++ in the program's debugging information.
 uint32_t source_line_now();
+// The same, but 0 where that would be C++'s.
+uint32_t python_line_now();
+
+// The innermost of its lines, as "file:line in function"; "" where there is none.
+std::string source_line_text(uint32_t number);
 
 }  // namespace koila

@@ -15,7 +15,6 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/session.h"
-#include "torchglue/stages/running_statistics.h"
 #include "torchglue/tensor_memory.h"
 
 namespace koila {
@@ -65,7 +64,7 @@ void BeforeConversion::take_statistics(const Tape& tape) {
   for (const TapeOp& op : tape.ops()) {
     if (!op_traits(op.op).silent_effect) continue;
     for (const TapeRef& ref : op.refs) {
-      if (!is_running_statistic(op.op.schema().arguments()[ref.arg].name())) continue;
+      if (!op.op.schema().arguments()[ref.arg].name().starts_with("running_")) continue;  // in words of its own: what is checked may be wrong
       const at::Tensor t = tape.values()[ref.value].lock();
       if (!t.defined() || !t.is_cpu() || !t.is_contiguous() || memory_of(t) == nullptr) continue;
       const auto* data = static_cast<const char*>(memory_of(t)) + t.storage_offset() * static_cast<int64_t>(t.element_size());
@@ -92,7 +91,7 @@ void BeforeConversion::take_witnesses(const Tape& tape, const std::vector<char>&
     if (!needed[static_cast<size_t>(value.producer)] || tape.on_capture(value.group) || tape.pinned(value.group) || !tape.is_current(v)) continue;
     const at::Tensor t = value.lock();
     if (!t.defined() || storage_of(t) == nullptr || value.storage != storage_of(t) || version_of(t) != versions[value.group]) continue;
-    if (deferred_registry().find_storage(storage_of(t)).first != nullptr) continue;
+    if (deferred_registry().awaits_value(storage_of(t))) continue;
     auto witness = bear_witness(t, plan_.placements[v], plan_.batch);
     if (!witness) continue;
     witness->conversion = key_;
@@ -137,7 +136,7 @@ void BeforeConversion::compare_values(const Tape& tape, Region* region) {
   for (Value& value : values_) {
     const at::Tensor t = tape.values()[value.id].lock();
     if (!t.defined() || storage_of(t) == nullptr) continue;
-    if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr && deferred_registry().find_storage(storage_of(t)).first != nullptr) {
+    if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr && deferred_registry().awaits_value(storage_of(t))) {
       entry.region->expect(entry.value, std::move(value.witness));
       continue;
     }

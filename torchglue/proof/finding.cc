@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "torchglue/memory/source_line.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/rescue/events.h"
@@ -53,6 +54,7 @@ static std::string describe_region(const std::vector<Instruction>& instructions,
     json += (i ? ",\n  " : "\n  ") + ("{\"operator\": " + quoted(in.op.schema().name() + (in.op.schema().overload_name().empty() ? "" : "." + in.op.schema().overload_name())));
     if (in.in_place) json += ", \"in_place\": true";
     if (in.random) json += ", \"random\": true";
+    if (const std::string line = source_line_text(in.line); !line.empty()) json += ", \"line\": " + quoted(line.substr(line.find_last_of("/\\") + 1));
     if (in.by_user) json += ", \"rule\": \"of the user's\"";
     json += ", \"inputs\": [";
     bool first = true;
@@ -85,6 +87,10 @@ void Region::broken(const char* invariant, const std::string& detail, size_t ins
   broken_ = std::make_shared<Finding>(Finding{invariant, instruction, detail, {}});
 }
 
+void Region::broken(const Finding& finding) {
+  if (broken_ == nullptr && condemned_.empty()) broken_ = std::make_shared<Finding>(finding);
+}
+
 void Region::check_sound() {
   if (!condemned_.empty()) refuse(condemned_);
   if (broken_ != nullptr) condemn(*broken_);
@@ -92,12 +98,13 @@ void Region::check_sound() {
 
 void Region::condemn(const Finding& finding) {
   const bool known = finding.instruction < instructions_.size();
-  const std::string op = known ? instructions_[finding.instruction].op.schema().name() : std::string();
+  const std::string op = known ? instructions_[finding.instruction].op.schema().name() : finding.op;
+  const std::string line = source_line_text(known ? instructions_[finding.instruction].line : finding.line);
   const bool own = known && instructions_[finding.instruction].by_user;
-  condemned_ = "a check found it wrong (" + finding.check + "): " + (known ? op + " " : "") + finding.what + "." +
+  condemned_ = "a check found it wrong (" + finding.check + "): " + (op.empty() ? "" : op + " ") + finding.what + (line.empty() ? "" : " (called at " + line + ")") + "." +
                (own ? " Its placement rule is one of your own (KOILA_RULES, KOILA_RULE); where that is right, please report this as a bug of koila." : " Please report this as a bug of koila.");
   std::string json = "{\n \"check\": " + quoted(finding.check) + ",\n \"operator\": " + quoted(op) + ",\n \"number\": " + (known ? std::to_string(finding.instruction) : "-1") +
-                     ",\n \"what\": " + quoted(finding.what) + ",\n \"batch\": " + std::to_string(batch_) + ",\n \"micro_batch\": " + std::to_string(micro_batch_) +
+                     ",\n \"line\": " + quoted(line.substr(line.find_last_of("/\\") + 1)) + ",\n \"what\": " + quoted(finding.what) + ",\n \"batch\": " + std::to_string(batch_) + ",\n \"micro_batch\": " + std::to_string(micro_batch_) +
                      ",\n \"device\": " + quoted(c10::str(device_.type())) + ",\n \"numbers\": {";
   for (size_t i = 0; i < finding.numbers.size(); ++i) json += (i ? ", " : "") + quoted(finding.numbers[i].first) + ": " + number(finding.numbers[i].second);
   json += "},\n \"operators\": " + describe_region(instructions_, values_, uses_, captures_) + "}";

@@ -63,16 +63,27 @@ std::vector<std::pair<int64_t, int64_t>> places(const Placement& p, int64_t batc
   return found;
 }
 
-// Calls f(offset, number) for each entry but for dimension `dim`, which stays at 0: with its offset in memory, and its number among these.
+// Calls f(offset, number) for each entry but for dimension `dim`, which stays at 0: with its offset in memory, and its number among these. Of more than `most` for some.
 template <class F>
-void for_each_other(const at::Tensor& t, int64_t dim, F&& f) {
+void for_each_other(const at::Tensor& t, int64_t dim, int64_t most, F&& f) {
   std::vector<int64_t> sizes, strides;
+  int64_t count = 1;
   for (int64_t d = 0; d < t.dim(); ++d) {
     if (d == dim) continue;
     sizes.push_back(t.size(d));
     strides.push_back(t.stride(d));
+    count *= t.size(d);
   }
-  if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return;
+  if (count == 0) return;
+  if (count > most) {
+    const int64_t step = (count / most + 1) | 1;  // odd: of each column
+    for (int64_t number = 0; number < count; number += step) {
+      int64_t offset = 0, rest = number;
+      for (size_t d = sizes.size(); d-- > 0; rest /= sizes[d]) offset += rest % sizes[d] * strides[d];
+      f(offset, number);
+    }
+    return;
+  }
   std::vector<int64_t> at(sizes.size(), 0);
   const int64_t last = sizes.empty() ? 1 : sizes.back(), stride = strides.empty() ? 0 : strides.back();
   int64_t offset = 0, number = 0;
@@ -93,6 +104,7 @@ struct Lie {  // how the tensor lies in memory
   const at::Tensor& t;
   const Placement& placement;
   const std::vector<std::pair<int64_t, int64_t>>& places;
+  int64_t most;  // entries of one place
 };
 
 template <class T>
@@ -103,7 +115,7 @@ void sum_up(Fingerprint& f, const Lie& lie, const void* memory) {
   const int64_t dim = split ? lie.placement.dim : -1, stride = split ? lie.t.stride(dim) : 0;
   for (const auto& [local, in_full] : lie.places) {
     const uint64_t row = static_cast<uint64_t>(in_full) * 0xc2b2ae3d27d4eb4fULL;
-    for_each_other(lie.t, dim, [&](int64_t offset, int64_t number) {
+    for_each_other(lie.t, dim, lie.most, [&](int64_t offset, int64_t number) {
       ++f.entries;
       T x = data[offset + local * stride];
       if constexpr (!c10::is_complex<T>::value) {
@@ -133,18 +145,17 @@ bool sum_up(Fingerprint& f, const Lie& lie, const void* memory) {
   }
 }
 
-// In memory that is nobody's tensor's.
-at::Tensor on_host(const at::Tensor& t) {
+}  // namespace
+
+at::Tensor on_host(const at::Tensor& t, at::ScalarType type) {
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
-  void* data = std::malloc(std::max<size_t>(1, t.nbytes()));
+  void* data = std::malloc(std::max<size_t>(1, static_cast<size_t>(t.numel()) * c10::elementSize(type)));
   if (data == nullptr) return {};
-  const at::Tensor copy = at::for_blob(data, t.sizes()).deleter([](void* block) { std::free(block); }).options(t.options().device(at::kCPU).requires_grad(false)).make_tensor();
+  const at::Tensor copy = at::for_blob(data, t.sizes()).deleter([](void* block) { std::free(block); }).options(t.options().device(at::kCPU).dtype(type).requires_grad(false)).make_tensor();
   copy.copy_(t.detach());
   return copy;
 }
-
-}  // namespace
 
 Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += other.sums[i];
@@ -167,7 +178,7 @@ Fingerprint Fingerprint::of_sum() const {
   return f;
 }
 
-std::optional<Fingerprint> fingerprint(const at::Tensor& tensor, const Placement& placement, int64_t batch, RowRange has, RowRange rows) {
+std::optional<Fingerprint> fingerprint(const at::Tensor& tensor, const Placement& placement, int64_t batch, RowRange has, RowRange rows, int64_t most) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || storage_of(tensor) == nullptr) return std::nullopt;
   if (tensor.numel() > 0 && memory_of(tensor) == nullptr) return std::nullopt;
   at::Tensor host = tensor;
@@ -178,12 +189,12 @@ std::optional<Fingerprint> fingerprint(const at::Tensor& tensor, const Placement
       host = tensor.detach().narrow(placement.dim, (rows.begin - has.begin) * placement.inner, (rows.end - rows.begin) * placement.inner);
       has = rows;
     }
-    host = on_host(host);
+    host = on_host(host, host.scalar_type());
     if (!host.defined()) return std::nullopt;
   }
   const auto where = placement.is_shard() ? places(placement, batch, has, rows) : std::vector<std::pair<int64_t, int64_t>>{{0, 0}};
   Fingerprint f;
-  if (!sum_up(f, {host, placement, where}, memory_of(host))) return std::nullopt;
+  if (!sum_up(f, {host, placement, where, most}, memory_of(host))) return std::nullopt;
   return f;
 }
 
@@ -223,6 +234,12 @@ double rounding(at::ScalarType type, at::DeviceType device) {
     default:
       return 0;
   }
+}
+
+at::Tensor roundings(const at::Tensor& t, double phase) {
+  const double one = rounding(t.scalar_type(), t.device().type()), strength = one < 1e-5 ? 8 * one : 2 * one;
+  const auto wide = t.options().requires_grad(false).dtype(c10::toRealValueType(t.scalar_type()) == at::kDouble ? at::kDouble : at::kFloat);
+  return at::arange(t.numel(), wide).add_(1).mul_(phase).sin_().mul_(strength).add_(1).view(t.sizes());
 }
 
 // Some roundings of as many operators in a row: double 4e-9, single 1e-4, half 0.03, bfloat16 0.25.

@@ -31,7 +31,8 @@ struct Fingerprint {
 struct RowRange {
   int64_t begin = 0, end = 0;
 };
-std::optional<Fingerprint> fingerprint(const at::Tensor& tensor, const Placement& placement, int64_t batch, RowRange has, RowRange rows);
+// `most`: no more entries than that of a row, or of a tensor without rows, spread over it.
+std::optional<Fingerprint> fingerprint(const at::Tensor& tensor, const Placement& placement, int64_t batch, RowRange has, RowRange rows, int64_t most = INT64_MAX);
 
 // How far apart they are, as a part of the larger one's length; infinite where what is not finite differs.
 double distance(const Fingerprint& a, const Fingerprint& b);
@@ -41,6 +42,10 @@ bool same_shape(const Fingerprint& a, const Fingerprint& b);  // as many entries
 
 // One rounding of a type, as a part of the number. `device`: operators on single precision may round more on the way, see Note [Single precision that is less].
 double rounding(at::ScalarType type, at::DeviceType device);
+// What to multiply a tensor's entries by so that they are as if rounded otherwise, and a little more so: as good as random, and another for each `phase`.
+at::Tensor roundings(const at::Tensor& tensor, double phase);
+// A copy in memory that is nobody's tensor's. Undefined where there is none.
+at::Tensor on_host(const at::Tensor& tensor, at::ScalarType type);
 // How far apart two that differ in their order of summation are at the most, without a closer look.
 double tolerance(double rounding);
 

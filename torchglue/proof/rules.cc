@@ -34,13 +34,7 @@ namespace {
 
 bool is_number(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isComplexType(dtype); }
 
-// Some roundings up or down, as good as random.
-at::Tensor shaken(const at::Tensor& t, double phase) {
-  const double rounding = koila::rounding(t.scalar_type(), t.device().type());
-  const auto wide = t.options().dtype(c10::toRealValueType(t.scalar_type()) == at::kDouble ? at::kDouble : at::kFloat);
-  const at::Tensor pattern = at::arange(t.numel(), wide).add_(1).mul_(phase).sin_().mul_(rounding < 1e-5 ? 8 * rounding : 2 * rounding).add_(1);
-  return (t.contiguous() * pattern.view(t.sizes())).to(t.scalar_type());
-}
+at::Tensor shaken(const at::Tensor& t, double phase) { return (t.contiguous() * roundings(t, phase)).to(t.scalar_type()); }
 
 void hash_constant(size_t& key, const c10::IValue& value) {
   key = combined(key, static_cast<size_t>(value.isList()));

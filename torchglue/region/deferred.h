@@ -57,6 +57,8 @@ class DeferredRegistry {
   void lose(const at::Storage& storage);
   bool is_lost(const c10::StorageImpl* storage) const;
 
+  // Whether it is an empty one, whose value a region has still to compute. `storage` may be null.
+  bool awaits_value(const c10::StorageImpl* storage) const { return storage != nullptr && find_storage(storage).first != nullptr; }
   // The region and group whose empty storage this is; region null: it is not.
   std::pair<Region*, uint32_t> find_storage(const c10::StorageImpl* storage) const;
 

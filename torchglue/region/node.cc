@@ -107,6 +107,7 @@ variable_list RegionNode::apply(variable_list&& gradients) { return region_->bac
 void RegionNode::release_variables() { region_->backward_done(); }
 
 variable_list GradientSink::apply(variable_list&& gradients) {
+  if (region_->proof_ != nullptr && region_->proof_->takes(use_, rows_, gradients[0])) return {};
   region_->reached(use_, rows_);
   if (gradients[0].defined()) region_->add_gradient(use_, rows_, std::move(gradients[0]));
   return {};
@@ -262,12 +263,14 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   };
 
   AsTheyAreNow changed(captures_);
-  const auto backward_of = [&](Frame& frame) {
-    {
-      const at::NoGradGuard no_grad;
-      proof.add(frame);
-      for (Held& h : held) store_rows(h, frame.values[h.base], frame.rows);
+  const auto store = [&](const Frame& frame) {
+    const at::NoGradGuard no_grad;
+    proof.add(frame);
+    for (Held& h : held) {
+      if (store_rows(h, frame.values[h.base], frame.rows)) proof.stored(h.base, frame.rows, frame.values[h.base]);
     }
+  };
+  const auto backward_of = [&](Frame& frame) {
     torch::autograd::edge_list edges;
     variable_list parts;
     for (const auto& [value, gradient] : roots) {
@@ -324,6 +327,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
         ask_ahead({end, std::min(end + micro_batch_, batch_)}, plan);
         run(frame, instructions_.size(), &plan);
       }
+      store(frame);
       backward_of(frame);
       pass.finish();
       position = end;
@@ -358,7 +362,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   proof.check_gradients();
   for (const Held& h : held) proof.check_value(h.base, h.full);
   try {
-    proof.finish();
+    proof.finish(backward_of);
   } catch (...) {
     totals_.clear();
     throw;
@@ -374,6 +378,8 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
     total.reset();
   }
   totals_.clear();
+  proof.check_results(results);
+  check_sound();
   for (const Held& h : held) fill(h);
   leave_room_for(results);
   statistics.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -124,7 +124,7 @@ void refuse_raw_access_of_program(const c10::StorageImpl& storage) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "a tensor of a step that ran out of memory, and could not be made again, is read.");
   }
   const bool owner = std::this_thread::get_id() == s.owner;
-  if (!s.rescue || operator_in_progress() || NoRawAccess::active() || (owner && s.engine_depth > 0) || deferred_registry().find_storage(&storage).first == nullptr) return;
+  if (!s.rescue || operator_in_progress() || NoRawAccess::active() || (owner && s.engine_depth > 0) || !deferred_registry().awaits_value(&storage)) return;
   refuse_split_step(describe_out_of_memory(""), owner ? "the program read the storage of a tensor inside the step, and not the tensor." : "another thread read a tensor inside the step.", 0);
 }
 

@@ -20,7 +20,7 @@ void make_real(at::ArrayRef<c10::IValue> arguments) {
   if (!registry.any() || !session().owned_by_this_thread()) return;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const auto entry = registry.find(t.unsafeGetTensorImpl());
-    if (storage_of(t) == nullptr || registry.find_storage(storage_of(t)).first == nullptr) return;
+    if (!registry.awaits_value(storage_of(t))) return;
     const NoRawAccess koila;
     materialise_tensor(t);
     if (entry.region != nullptr && t.requires_grad() && c10::AutogradState::get_tls_state().get_grad_mode()) entry.region->consume(entry.value);
@@ -31,7 +31,7 @@ void before_kernel_access(const c10::TensorImpl& tensor) {
   const Session& s = session();
   if (!deferred_registry().any() || RegionWork::active() || !s.rescue || !s.owned_by_this_thread()) return;
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage == nullptr || deferred_registry().find_storage(storage).first == nullptr) return;
+  if (!deferred_registry().awaits_value(storage)) return;
   const NoRawAccess koila;
   materialise_storage(storage);
   raw_memory().note(tensor);  // it may be there to be written to

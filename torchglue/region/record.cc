@@ -14,8 +14,10 @@
 #include "torchglue/followed.h"
 #include "torchglue/graph_walk.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/memory/source_line.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
+#include "torchglue/proof/key.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/layout.h"
@@ -211,6 +213,15 @@ uint32_t Region::use(uint32_t capture, const Placement& placement) {
   return static_cast<uint32_t>(uses_.size() - 1);
 }
 
+// Where an operator is called, for what is said if a check finds it wrong; looked for as long as that may be.
+uint32_t Region::line_to_tell_of(const c10::OperatorHandle& op) const {
+  Session& s = session();
+  constexpr int kTimes = 3;  // that a step like this one may still be a new one to the check
+  if (!s.verifies() || s.owner != std::this_thread::get_id()) return 0;
+  if (!s.verifies_always() && ++s.proven.lines[combined(combined(std::hash<const void*>()(&op.schema()), instructions_.size()), static_cast<size_t>(batch_))] > kTimes) return 0;
+  return python_line_now();
+}
+
 Instruction Region::instruction_for(const Call& call) {
   const OpTraits& traits = op_traits(call.op);
   const auto& instead = call.answer.instead();
@@ -222,6 +233,7 @@ Instruction Region::instruction_for(const Call& call) {
   in.by_user = traits.rule != nullptr && traits.rule->fn.user() != nullptr;
   if (in.random) in.seed = fresh_seed(device_);
   in.place = place_in_progress();
+  in.line = in.place != 0 || session().converting ? in.place : line_to_tell_of(in.op);
   in.scale_by_rows = call.answer.outputs_scaled_by_rows();
   in.keeps_float = (traits.may_view || traits.in_place) && !converts(in.op) && gives_partial(call);
   const auto& asked = call.answer.args();

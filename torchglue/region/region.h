@@ -95,6 +95,7 @@ struct Instruction {
   bool by_user = false;           // a rule of the user's let it join: what comes of it is looked at
   uint64_t seed = 0;              // of its draws
   uint32_t place = 0;             // source line, where these are asked for
+  uint32_t line = 0;              // for who finds it wrong, where it is known
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1
   // See Note [Sums of half precision].
@@ -310,6 +311,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void expect(ValueId value, Witness witness);
   // An invariant does not hold (proof/invariants.h): nothing is computed any more, and the next to ask is refused. The first that does not is told of.
   void broken(const char* invariant, const std::string& detail, size_t instruction = SIZE_MAX);
+  void broken(const Finding& finding);
   // Refuses what is asked of a region that was found wrong.
   void check_sound();
 
@@ -327,6 +329,7 @@ class Region : public std::enable_shared_from_this<Region> {
 
   // record.cc
   Instruction instruction_for(const Call& call);
+  uint32_t line_to_tell_of(const c10::OperatorHandle& op) const;
   uint32_t capture(const at::Tensor& tensor);
   uint32_t use(uint32_t capture, const Placement& placement);
   ValueId new_value(const Placement& placement, uint32_t group, bool requires_grad, bool random);
@@ -379,7 +382,8 @@ class Region : public std::enable_shared_from_this<Region> {
   bool make_room();
   bool try_again(int& tries) const;  // rung 0
   bool serve_rows() const;  // rung 2, when it cannot shrink
-  void store_rows(Held& held, const at::Tensor& local, Rows rows);
+  // False where these rows have been stored before.
+  bool store_rows(Held& held, const at::Tensor& local, Rows rows);
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
   void ask_ahead(Rows rows, const Schedule& plan);
   at::Tensor bring_in(uint32_t use, Rows rows, const at::Tensor& slice);

@@ -549,8 +549,8 @@ bool Region::make_room() {
   return dropped || (may(KOILA_RUNG_OFFLOAD) && boundaries().evict(device_));
 }
 
-void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
-  if (rows.end <= held.until) return;
+bool Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
+  if (rows.end <= held.until) return false;
   if (rows.begin != held.until) broken(invariant::kRowsOnce, "rows " + std::to_string(rows.begin) + " follow on row " + std::to_string(held.until));
   const Value& value = values_[held.base];
   const at::Tensor part = local.detach();
@@ -568,6 +568,7 @@ void Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
     held.full.add_(part);
   }
   held.until = rows.end;
+  return true;
 }
 
 void Region::fill(const Held& held) {
@@ -649,7 +650,9 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   const bool random = std::any_of(keep.begin(), keep.end(), [&](ValueId v) { return values_[v].random; });
   const auto store = [&](const Frame& frame) {
     proof.add(frame);
-    for (Held& held : wanted) store_rows(held, frame.values[held.base], frame.rows);
+    for (Held& held : wanted) {
+      if (store_rows(held, frame.values[held.base], frame.rows)) proof.stored(held.base, frame.rows, frame.values[held.base]);
+    }
     if (watch.observer == nullptr || frame.rows.end <= watch.until) return;
     watch.observer->add(frame.values[watch.value].detach());
     watch.until = frame.rows.end;

@@ -194,6 +194,16 @@ at::Storage storage_of_group(const Tape& tape, uint32_t group) {
   return {};
 }
 
+// A view stays one of the same base: what is written through it is the base's graph, too.
+std::unique_ptr<torch::autograd::AutogradMeta> view_meta_of(const at::Tensor& made, c10::TensorImpl* impl) {
+  using torch::autograd::ViewInfo;
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(made);
+  if (meta == nullptr || !meta->has_bw_view()) return std::make_unique<torch::autograd::AutogradMeta>();
+  const ViewInfo& view = meta->get_backward_view();
+  ViewInfo same(view.base_, view.has_view_fn() ? view.view_fn().clone_and_set() : nullptr, view.has_view_fn() ? view.rev_view_fn() : nullptr);
+  return std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(same), std::nullopt, /*shared_view_info=*/true, meta->get_creation_meta());
+}
+
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
@@ -205,7 +215,7 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
     entry.region->shared_from_this()->rebind(entry.value, alive);
     return alive;
   }
-  impl->set_autograd_meta(std::make_unique<torch::autograd::AutogradMeta>());
+  impl->set_autograd_meta(view_meta_of(made, impl));
   if (made.requires_grad()) torch::autograd::impl::set_gradient_edge(alive, torch::autograd::impl::gradient_edge(made));
   if (const Mark* mark = session().marks.find(made.unsafeGetTensorImpl())) {
     session().marks.add(alive, mark->placement, mark->batch, mark->micro_batch);
@@ -431,7 +441,7 @@ void lose_the_rest(const Tape& tape, const Plan& plan, const std::vector<char>& 
       if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
       const at::Tensor t = tape.values()[out].lock();
       if (!t.defined() || storage_of(t) == nullptr || tape.on_capture(tape.values()[out].group)) continue;
-      if (deferred_registry().find_storage(storage_of(t)).first != nullptr) continue;
+      if (deferred_registry().awaits_value(storage_of(t))) continue;
       const bool filled = memory_of(t) != nullptr && !tape.ops()[i].in_place;
       if (!filled) deferred_registry().lose(t.storage());
     }

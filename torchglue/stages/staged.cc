@@ -10,7 +10,10 @@
 #include <vector>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/memory/source_line.h"
 #include "torchglue/placement/operands.h"
+#include "torchglue/proof/proof.h"
+#include "torchglue/proof/statistics.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -29,6 +32,16 @@ struct Statistics {
   int64_t count = 0;     // entries that each is of
 };
 
+// The step has statistics that are not those of the batch. Throws its refusal.
+void find_wrong(Region& region, const c10::OperatorHandle& op, std::string what) {
+  if (what.empty()) return;
+  Finding finding{"statistics", SIZE_MAX, std::move(what), {}};
+  finding.op = op.schema().name();
+  finding.line = python_line_now();
+  region.broken(finding);
+  region.check_sound();
+}
+
 // Shows the rows of `x`, a value of the region or a real tensor, to the observer.
 void observe(Region& region, const at::Tensor& x, const Placement& placement, RowObserver& observer) {
   const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
@@ -40,9 +53,8 @@ void observe(Region& region, const at::Tensor& x, const Placement& placement, Ro
 }
 
 // Mean and variance of all rows. They are functions of x to autograd.
-Statistics statistics_of(const std::shared_ptr<Region>& region, const at::Tensor& x, const Placement& placement, const std::vector<int64_t>& dims) {
-  Moments moments(dims);
-  observe(*region, x, placement, moments);
+Statistics statistics_of(const std::shared_ptr<Region>& region, const at::Tensor& x, const Placement& placement, Moments& moments, const std::vector<int64_t>& dims, RowObserver& observer) {
+  observe(*region, x, placement, observer);
   Statistics found;
   found.count = moments.count();
   {
@@ -101,21 +113,36 @@ torch::jit::Stack call_boxed(const c10::OperatorHandle& op, torch::jit::Stack st
   return stack;
 }
 
-bool batch_norm(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+// Running statistics are moved; where they should have come to something else they are as they were, and the step is refused.
+void move_running_statistics(Region& region, const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, StatisticsWitness& witness, const RunningUpdate& mean, const RunningUpdate& var,
+                             double momentum, bool counted = false) {
+  if (!witness.looks()) return update_running_statistics({mean, var}, momentum, counted);
+  const SavedStatistics saved(op.schema(), arguments);
+  witness.before(mean.running, var.running);
+  update_running_statistics({mean, var}, momentum, counted);
+  std::string wrong = witness.after(mean.running, var.running, momentum);
+  if (!wrong.empty()) saved.restore();
+  find_wrong(region, op, std::move(wrong));
+}
+
+bool batch_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const std::vector<c10::IValue> arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
   const at::Tensor x = arguments[0].toTensor();
   std::vector<int64_t> dims(static_cast<size_t>(x.dim() - 1));
   std::iota(dims.begin(), dims.end(), 1);
   dims[0] = 0;
-  const Statistics found = statistics_of(region, x, call.tensor(0).placement, dims);
+  Moments moments(dims);
+  StatisticsWitness witness(moments, dims, /*by_row=*/false, statistics_to_prove(op, x, call.tensor(0).placement, region->batch()));
+  const Statistics found = statistics_of(region, x, call.tensor(0).placement, moments, dims, witness);
   end_stage(*region, x);
+  find_wrong(*region, op, witness.against(found.mean, found.var));
   torch::jit::Stack y = call_boxed(normalise_operator(), {x, found.mean, found.var, arguments[1], arguments[2], call.number(call.find("eps"))});
   const double momentum = call.number(call.find("momentum"));
   const at::Tensor running_mean = optional_tensor(arguments[static_cast<size_t>(call.find("running_mean"))]);
   const at::Tensor running_var = optional_tensor(arguments[static_cast<size_t>(call.find("running_var"))]);
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
-  update_running_statistics({{running_mean, found.mean}, {running_var, found.var * unbiased(found.count)}}, momentum);
+  move_running_statistics(*region, op, arguments, witness, {running_mean, found.mean}, {running_var, found.var * unbiased(found.count)}, momentum);
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
   return true;
@@ -140,18 +167,20 @@ class OwnStatistics : public RowObserver {
 };
 
 bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
-  torch::jit::Stack arguments(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
+  const std::vector<c10::IValue> given(stack->end() - static_cast<ptrdiff_t>(call.args().size()), stack->end());
+  torch::jit::Stack arguments(given);
   const at::Tensor x = arguments[0].toTensor();
   const auto running = running_statistics(op.schema(), arguments);
   OwnStatistics own;
-  observe(*region, x, call.tensor(0).placement, own);
+  StatisticsWitness witness(own, {}, /*by_row=*/true, statistics_to_prove(op, x, call.tensor(0).placement, region->batch()));
+  observe(*region, x, call.tensor(0).placement, witness);
   drop_running_statistics(op.schema(), arguments);
   torch::jit::Stack y = call_boxed(op, std::move(arguments));
   const double momentum = call.number(call.find("momentum")), rows = static_cast<double>(region->batch());
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
   if (running.size() == 2) {
-    update_running_statistics({{running[0], own.mean_ / rows}, {running[1], own.var_ / rows}}, momentum, /*counted=*/true);
+    move_running_statistics(*region, op, given, witness, {running[0], own.mean_ / rows}, {running[1], own.var_ / rows}, momentum, /*counted=*/true);
   }
   torch::jit::drop(*stack, call.args().size());
   stack->push_back(std::move(y[0]));
@@ -159,12 +188,15 @@ bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
 }
 
 // aten::var, std, var_mean, std_mean.
-bool spread(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool spread(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   std::vector<int64_t> dims = *reduced_dims(call, x.dim());
   std::sort(dims.begin(), dims.end());
-  const Statistics found = statistics_of(region, x, call.tensor(0).placement, dims);
+  Moments moments(dims);
+  StatisticsWitness witness(moments, dims, /*by_row=*/false, statistics_to_prove(op, x, call.tensor(0).placement, region->batch()));
+  const Statistics found = statistics_of(region, x, call.tensor(0).placement, moments, dims, witness);
   end_stage(*region, x);
+  find_wrong(*region, op, witness.against(found.mean, found.var));
   double correction = 1;
   if (const int arg = call.find("unbiased"); arg >= 0) correction = call.boolean(arg, true) ? 1 : 0;
   if (const int arg = call.find("correction"); arg >= 0) correction = call.number(arg, 1);
