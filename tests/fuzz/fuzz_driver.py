@@ -22,6 +22,7 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
 DEVICE = "cpu"  # of all processes; "cuda" is the simulated one
+TABLE = False  # whether the operators that programs call are counted
 PATIENCE = 120  # seconds for one program in all its settings, or for a process to begin
 TURN = 400  # programs that one process takes
 
@@ -54,7 +55,7 @@ class Worker:
     def __init__(self, environment=None, library=None, script="fuzz_worker.py", arguments=(), more=None):
         self.log = tempfile.TemporaryFile()
         base = {name: value for name, value in os.environ.items() if not name.startswith("KOILA_") and name != "LD_PRELOAD"}
-        base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KOILA_FUZZ_DEVICE": DEVICE, **(more or {})}
+        base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KOILA_FUZZ_DEVICE": DEVICE, **({"KOILA_FUZZ_TABLE": "1"} if TABLE else {}), **(more or {})}
         if environment is not None:
             base |= {"LD_PRELOAD": str(library or LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
         self.process = subprocess.Popen([sys.executable, str(HERE / script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
@@ -122,6 +123,7 @@ class Tally:
         self.verdicts = collections.Counter()
         self.operators = collections.Counter()
         self.pairs = collections.Counter()
+        self.reached = collections.Counter()  # in how many programs an operator is called
         self.useless = collections.Counter()
         self.refusals = collections.Counter()
         self.programs = 0
@@ -134,6 +136,7 @@ class Tally:
             self.runs += len(verdicts)
             for verdict in verdicts:
                 self.verdicts[verdict.kind] += 1
+            self.reached.update(program.reached)
             maker = {}
             for statement in program.setup + program.step:
                 self.operators.update(statement.operators)
@@ -237,8 +240,8 @@ def main():
     parser.add_argument("--shrink", nargs="+", metavar="FILE", help="makes the findings of an earlier run (.pickle files in --keep) small, and runs nothing else")
     parser.add_argument("--table", help="writes the counts by operator and by pair of neighbours, as JSON")
     options = parser.parse_args()
-    global DEVICE
-    DEVICE = options.device
+    global DEVICE, TABLE
+    DEVICE, TABLE = options.device, bool(options.table)
     if options.shrink:
         import shrink
         shrink.keep([pickle.loads(Path(name).read_bytes()) for name in options.shrink], Path(options.keep), shrinking=True, say=say)
@@ -297,7 +300,10 @@ def main():
         import shrink
         shrink.keep(tally.findings, Path(options.keep), shrinking=not options.no_shrink, say=say)
     if options.table:
-        Path(options.table).write_text(json.dumps({"operators": tally.operators.most_common(), "pairs": len(tally.pairs)}))
+        import reached
+        table = reached.table(tally.operators, tally.pairs, tally.reached)
+        Path(options.table).write_text(json.dumps(table, indent=1))
+        say(f"{len(tally.reached)} operators called; of {table['with a rule']} with a rule these were never reached ({len(table['never reached'])}): {' '.join(name[6:] for name in table['never reached'])}")
     say(f"{tally.programs} programs, {tally.runs} runs ({', '.join(f'{n} {kind}' for kind, n in tally.verdicts.most_common())}) in {seconds:.0f} s; {tally.runs / seconds:.1f} runs and {tally.programs / seconds:.1f} programs a second")
     say(f"{len(tally.operators)} operators and styles, {len(tally.pairs)} pairs of neighbours; seeds of no use: {dict(tally.useless.most_common())}")
     say(f"{len(tally.findings)} found")

@@ -22,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts" / "lib")]
 
+import reached  # noqa: E402
 import torch  # noqa: E402
 from compare import Reference  # noqa: E402
 from generate import generate, outcome, plain_values  # noqa: E402
@@ -210,6 +211,8 @@ def simulated_cuda():
 
 def make(seed):
     program, values = generate(seed)
+    if program and os.environ.get("KOILA_FUZZ_TABLE"):
+        program.reached = reached.by(program.compiled(), Notes())
     return (pickle.dumps(program), pickle.dumps(values)) if program else values
 
 

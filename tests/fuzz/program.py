@@ -58,6 +58,8 @@ class Program:
     precision: Precision = FLOAT64
     closure: bool = False  # the optimizer is given the step as a function, which it calls as often as it likes
 
+    reached: frozenset = frozenset()  # operators that it calls, where a table is made
+
     def names(self, letter):
         return [name for statement in self.setup for name in statement.defines if name[0] == letter]
 

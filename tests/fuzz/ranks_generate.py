@@ -18,8 +18,8 @@ from functions import Branches, averaged, halved
 # Of h, a tensor of the batch; some have a gradient when h has.
 BETWEEN = {"all_reduce": "h = h * 1.1\ndist.all_reduce(h)", "all_reduce_max": "m = h.detach().amax(0)\ndist.all_reduce(m, op=dist.ReduceOp.MAX)\nh = h / (m.abs() + 1)", "asynchronous": "g = h.detach() * 0.5\nwork = dist.all_reduce(g, async_op=True)\nh = h.tanh()\nwork.wait()\nh = h + g * 0.3",
            "all_gather": "g = [torch.empty_like(h) for _ in range(2)]\ndist.all_gather(g, h.detach().contiguous())\ng[dist.get_rank()] = h\nh = h + torch.cat(g).mean(0) * 0.2", "all_gather_into_tensor": "g = torch.empty(2 * h.shape[0], h.shape[1])\ndist.all_gather_into_tensor(g, h.detach().contiguous())\nh = h - g.mean(0)",
-           "broadcast": "g = h.detach().mean(0)\ndist.broadcast(g, src=1)\nh = h - g", "reduce_scatter": "g = torch.empty(h.shape[1])\ndist.reduce_scatter_tensor(g, torch.stack([h.detach().mean(0), h.detach().amax(0)]))\nh = h + g * 0.1", "functional_all_reduce": "h = h + functional.all_reduce(h.detach() * 0.2, 'sum', dist.group.WORLD)",
-           "functional_mean": "h = h - functional.all_reduce(h.detach().mean(0), 'avg' if False else 'sum', dist.group.WORLD) / 2", "functional_gather": "g = functional.all_gather_tensor(h.detach(), 0, dist.group.WORLD)\nh = h * 0.9 + g.std(0) * 0.1", "gather_with_gradient": "g = torch.distributed.nn.functional.all_gather(h.contiguous())\nh = h + torch.cat(list(g)).mean(0) * 0.3",
+           "broadcast": "g = h.detach().mean(0)\ndist.broadcast(g, src=1)\nh = h - g", "reduce_scatter": "g = torch.empty(1, h.shape[1])\ndist.reduce_scatter_tensor(g, torch.stack([h.detach().mean(0), h.detach().amax(0)]))\nh = h + g * 0.1", "functional_all_reduce": "h = h + functional.all_reduce(h.detach() * 0.2, 'sum', dist.group.WORLD)",
+           "functional_mean": "h = h - functional.all_reduce(h.detach().mean(0), 'sum', dist.group.WORLD) / 2", "functional_gather": "g = functional.all_gather_tensor(h.detach(), 0, dist.group.WORLD)\nh = h * 0.9 + g.std(0) * 0.1", "gather_with_gradient": "g = torch.distributed.nn.functional.all_gather(h.contiguous())\nh = h + torch.cat(list(g)).mean(0) * 0.3",
            "all_reduce_with_gradient": "h = h + torch.distributed.nn.functional.all_reduce(h.mean(0)) * 0.2", "all_to_all": "g = torch.empty(2, h.shape[1])\ndist.all_to_all_single(g, torch.stack([h.detach().mean(0), h.detach().amin(0)]))\nh = h + g.sum(0) * 0.1", "send": "g = torch.empty(h.shape[1])\n"
            "if dist.get_rank() == 0:\n    dist.send(h.detach().mean(0), 1)\n    dist.recv(g, 1)\nelse:\n    dist.recv(g, 0)\n    dist.send(h.detach().mean(0), 0)\nh = h * 0.8 + g * 0.2", "read": "g = h.detach().square().mean()\ndist.all_reduce(g)\nnote.value('reduced', g.item())", "barrier": "dist.barrier()",
            "object": "found = [None, None]\ndist.all_gather_object(found, float(h.detach().sum()))\nnote.value('objects', found)", "centre": "with torch.no_grad():\n    g = h.mean(0)\n    dist.all_reduce(g)\n    centre.mul_(0.9).add_(g, alpha=0.05)\nh = h - centre", "statistics": "g = torch.stack([h.sum(0), h.square().sum(0)])\nwith torch.no_grad():\n    dist.all_reduce(g)\nh = (h - g[0].detach() / 16) * 0.7"}
@@ -49,7 +49,7 @@ class RankProgram:
         def one_in(n):
             return choices.randrange(n) == 0
 
-        rows, width = choices.choice((1, 4, 8, 8, 12, 24)), choices.choice((4, 6))
+        rows, width = choices.choice((2, 4, 8, 8, 12, 24)), choices.choice((4, 6))
         norm = f"nn.BatchNorm1d({width})" if one_in(3) else f"nn.{choices.choice(('Linear(%d, %d)' % (width, width), 'Identity()', 'LayerNorm(%d)' % width))}"
         options = {"find_unused_parameters": one_in(3), "static_graph": one_in(4), "gradient_as_bucket_view": one_in(2), "broadcast_buffers": one_in(2)}
         if options["static_graph"]:
@@ -92,7 +92,7 @@ class RankProgram:
         body = [f"h, y = note.data(torch.randn({rows}, {width})), torch.randint(5, ({rows},))"]
         for _ in range(choices.randrange(3)):
             body.append(self._between(choices) if one_in(2) else choices.choice(PLAIN))
-        within = [f"h = ddp(h, {'(step + dist.get_rank()) % 2 if step else 0' if other else 0})"]
+        within = [f"h = ddp(h, {'(step + dist.get_rank()) % 2 if step else 0' if other else None})"]
         if one_in(3):
             within.append(choices.choice(("h = h * 1.5", "g = h.detach().mean(0)\ndist.all_reduce(g)\nh = h - g * 0.5", "h = h + torch.distributed.nn.functional.all_reduce(h.mean(0)) * 0.1", "h = torch.tanh(h)")))
         within.append(f"l = {choices.choice(LOSSES)}")
