@@ -1,11 +1,22 @@
 """koila's C ABI (include/koila/koila.h) in Python."""
 
+import contextlib
 import ctypes
 import json
 import os
 import tempfile
 
 CPU = -1  # every other number is a CUDA device's
+REFUSAL = 2  # KOILA_EVENT_REFUSAL
+
+
+class Event(ctypes.Structure):
+    """The beginning of a koila_event."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("device", ctypes.c_int), ("phase", ctypes.c_int), ("op", ctypes.c_char_p), ("reason", ctypes.c_char_p)]
+
+
+LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Event))
 
 
 class Koila:
@@ -21,6 +32,8 @@ class Koila:
             library.koila_set_budget.argtypes = [ctypes.c_int, ctypes.c_int64]
             library.koila_set_inject.argtypes = [ctypes.c_char_p]
             library.koila_write_report.argtypes = [ctypes.c_char_p]
+            library.koila_add_listener.argtypes, library.koila_add_listener.restype = [ctypes.c_int, LISTENER, ctypes.c_void_p], ctypes.c_uint64
+            library.koila_remove_listener.argtypes = [ctypes.c_uint64]
 
     def live(self):
         return self.library and self.library.koila_live_bytes(self.device)
@@ -43,8 +56,24 @@ class Koila:
             return
         if self.library.koila_set_budget(self.device, budget or 0) != 0:
             raise RuntimeError(f"koila takes no budget for device {self.device}")
-        if self.library.koila_set_inject((inject or "").encode()) != 0:
-            raise RuntimeError(f"koila_set_inject({inject})")
+        self.inject(inject)
+
+    def inject(self, what):
+        """A KOILA_INJECT_OOM value, from now on; None: no more faults."""
+        if self.library.koila_set_inject((what or "").encode()) != 0:
+            raise RuntimeError(f"koila_set_inject({what})")
+
+    @contextlib.contextmanager
+    def refusals(self):
+        """A list of the reasons of what is refused within; complete when it is left."""
+        reasons = []
+        listener = LISTENER(lambda _, event: reasons.append(event.contents.reason.decode()))
+        number = self.library.koila_add_listener(REFUSAL, listener, None)
+        try:
+            yield reasons
+        finally:
+            if number:
+                self.library.koila_remove_listener(number)
 
     def report(self):
         """What the report says by now."""

@@ -1,10 +1,12 @@
 """A program in the making: every statement is run as it is added, so that shapes are known and what raises is left out."""
 
+import contextlib
 import random
 
+import functions
 import torch
 
-from program import IMPORTS, Program, Statement
+from program import NAMESPACE, Program, Statement
 
 MOST_ENTRIES = 6000
 LARGEST = 1e4
@@ -14,10 +16,11 @@ class Context:
     def __init__(self, seed):
         self.random = random.Random(seed)
         self.program = Program(seed, [], [])
-        self.namespace = {"step": 0}
-        exec(IMPORTS, self.namespace)
+        self.namespace = {**NAMESPACE, "step": 0}
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(seed)
+        self.modes = random.Random(f"modes {seed}")  # what a program is beyond its statements is drawn from numbers of its own
+        self.empty = False  # whether tensors without entries are let be
         self.counts = {}
         self.floats = []  # tensors of the step that a loss may come from
         self.whole = []  # integers and masks of the step
@@ -79,10 +82,14 @@ class Context:
 
     def add(self, text, defines=(), operators=(), section="step"):
         """Runs the statement, and keeps it if all goes well. Whether it did."""
-        statement = Statement(text, tuple(defines), tuple(operators), section)
+        if self.program.precision.dtype == "float32":
+            text = text.replace(".double()", ".float()").replace("torch.float64", "torch.float32")
+        autocast = section == "step" and self.program.precision.name == "autocast" and self.modes.randrange(4) > 0
+        statement = Statement(text, tuple(defines), tuple(operators), section, autocast)
         before = {name: self.namespace.get(name) for name in defines}
         try:
-            exec(text, self.namespace)
+            with functions.autocast() if autocast else contextlib.nullcontext():
+                exec(text, self.namespace)
             good = all(self._good(self.namespace[name]) for name in defines) and all(self._good(self.namespace.get(name)) for name in statement.uses if name[0] == "h")
         except Exception:  # noqa: BLE001: whatever an operator says of arguments that it does not take
             good = False
@@ -103,22 +110,30 @@ class Context:
             return True
         if value.layout != torch.strided or value.is_complex() or value.numel() > MOST_ENTRIES or value.dim() > 5:
             return False
-        if value.numel() == 0 and self.rows > 0:
+        if value.numel() == 0 and self.rows > 0 and not self.empty:
             return False
         if not value.is_floating_point():
             return True
         with torch.no_grad():
-            return value.dtype == torch.float64 and bool(value.isfinite().all()) and (value.numel() == 0 or value.abs().max().item() < LARGEST)
+            return self._kind_fits(value) and bool(value.isfinite().all()) and (value.numel() == 0 or value.abs().max().item() < LARGEST)
+
+    def _kind_fits(self, value):
+        precision = self.program.precision
+        return value.dtype == getattr(torch, precision.dtype) or precision.name == "autocast" and value.dtype == torch.bfloat16
+
+    def compute_in(self, precision):
+        self.program.precision = precision
+        torch.set_default_dtype(getattr(torch, precision.dtype))
 
     def let(self, expression, operator):
         """h = expression."""
         name = self.new("h")
         return self.add(f"{name} = {expression}", (name,), (operator,))
 
-    def let_any(self, choices):
+    def let_any(self, choices, prefix=""):
         """One of the expressions, by the names of their operators."""
         name = self.any(choices)
-        return self.let(choices[name], name)
+        return self.let(choices[name], prefix + name)
 
     def setup(self, letter, expression):
         name = self.new(letter)

@@ -3,6 +3,10 @@
 import torch
 
 
+def autocast():
+    return torch.autocast(torch.get_default_device().type, dtype=torch.bfloat16)
+
+
 class Scale(torch.autograd.Function):
     """Twice its input, three times the gradient."""
 
@@ -79,3 +83,29 @@ class Bent(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient * 2 + gradient.mean(0, keepdim=True)
+
+
+class Branches(torch.nn.Module):
+    """A trunk with two heads, of which a call uses one, or both."""
+
+    def __init__(self, trunk, *heads):
+        super().__init__()
+        self.trunk, self.heads = trunk, torch.nn.ModuleList(heads)
+
+    def forward(self, x, which):
+        features = self.trunk(x)
+        return self.heads[0](features) + self.heads[1](features) * 0.3 if which is None else self.heads[which](features)
+
+
+def averaged(_, bucket):
+    """A communication hook, as DistributedDataParallel does it by itself."""
+    torch.distributed.all_reduce(bucket.buffer().div_(2))
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def halved(_, bucket):
+    """One that waits for nothing, and changes what it sends."""
+    work = torch.distributed.all_reduce(bucket.buffer().mul_(0.25), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0] * 2)

@@ -21,13 +21,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
-PATIENCE = 60  # seconds for one program in all its settings
+DEVICE = "cpu"  # of all processes; "cuda" is the simulated one
+TABLE = False  # whether the operators that programs call are counted
+PATIENCE = 120  # seconds for one program in all its settings, or for a process to begin
 TURN = 400  # programs that one process takes
 
 LADDERS = ("", "", "0", "1", "0,1", "0,1", "2")
 
 
-def configurations(choices, device):
+def configurations(choices):
     """Environments, one a process."""
     while True:
         environment = {"KOILA_LADDER": choices.choice(LADDERS)}
@@ -40,8 +42,6 @@ def configurations(choices, device):
             environment["KOILA_POLICY"] = choices.choice(("pow2", "fastest"))
         elif way == 3:
             environment = {"KOILA_FUZZ_FREE": "1"}
-        if device == "cuda":
-            environment["KOILA_FUZZ_DEVICE"] = "cuda"
         yield {name: value for name, value in environment.items() if value}
 
 
@@ -52,13 +52,13 @@ class Gone(Exception):
 class Worker:
     """A process: a plain one, or one under koila where there is an environment for it."""
 
-    def __init__(self, environment=None, library=None):
+    def __init__(self, environment=None, library=None, script="fuzz_worker.py", arguments=(), more=None):
         self.log = tempfile.TemporaryFile()
         base = {name: value for name, value in os.environ.items() if not name.startswith("KOILA_") and name != "LD_PRELOAD"}
-        base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KOILA_FUZZ_DEVICE": DEVICE, **({"KOILA_FUZZ_TABLE": "1"} if TABLE else {}), **(more or {})}
         if environment is not None:
             base |= {"LD_PRELOAD": str(library or LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
-        self.process = subprocess.Popen([sys.executable, str(HERE / "fuzz_worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
+        self.process = subprocess.Popen([sys.executable, str(HERE / script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)
 
     def ask(self, *request):
         self.send(*request)
@@ -123,6 +123,7 @@ class Tally:
         self.verdicts = collections.Counter()
         self.operators = collections.Counter()
         self.pairs = collections.Counter()
+        self.reached = collections.Counter()  # in how many programs an operator is called
         self.useless = collections.Counter()
         self.refusals = collections.Counter()
         self.programs = 0
@@ -135,6 +136,7 @@ class Tally:
             self.runs += len(verdicts)
             for verdict in verdicts:
                 self.verdicts[verdict.kind] += 1
+            self.reached.update(program.reached)
             maker = {}
             for statement in program.setup + program.step:
                 self.operators.update(statement.operators)
@@ -229,6 +231,7 @@ def main():
     parser.add_argument("--seed", type=int, default=None, help="the first seed; the time of day unless set")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="pairs of processes; each keeps one to two cores busy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--ranks", type=int, choices=(1, 2), default=1, help="2: programs for two ranks, koila on one of them or on both; one program at a time")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a variable for every process under koila, instead of random ones")
     parser.add_argument("--keep", default=str(ROOT / ".cache" / "fuzz"), help="where what is found goes")
     parser.add_argument("--no-shrink", action="store_true")
@@ -237,6 +240,8 @@ def main():
     parser.add_argument("--shrink", nargs="+", metavar="FILE", help="makes the findings of an earlier run (.pickle files in --keep) small, and runs nothing else")
     parser.add_argument("--table", help="writes the counts by operator and by pair of neighbours, as JSON")
     options = parser.parse_args()
+    global DEVICE, TABLE
+    DEVICE, TABLE = options.device, bool(options.table)
     if options.shrink:
         import shrink
         shrink.keep([pickle.loads(Path(name).read_bytes()) for name in options.shrink], Path(options.keep), shrinking=True, say=say)
@@ -257,7 +262,7 @@ def main():
                 return next(self.values)
 
     fixed = dict(text.split("=", 1) for text in options.set)
-    environments = itertools.repeat(fixed) if fixed else configurations(random.Random(first), options.device)
+    environments = itertools.repeat(fixed) if fixed else configurations(random.Random(first))
     until = time.monotonic() + (10**9 if options.programs else options.minutes * 60)
     tally = Tally()
     say(f"seeds from {first}")
@@ -268,6 +273,14 @@ def main():
 
     def found(finding):
         say(f"FOUND {finding.kind}: seed {finding.seed}, {finding.setting}, {json.dumps(finding.environment)}: {finding.detail[-400:]}")
+
+    if options.ranks == 2:
+        import ranks_driver
+        verdicts, operators, findings, programs = ranks_driver.fuzz(seeds, environments, until, counts, Path(options.keep), say)
+        say(f"{programs} programs for two ranks ({', '.join(f'{n} {kind}' for kind, n in verdicts.most_common())}) in {time.monotonic() - begin:.0f} s")
+        say(f"in how many programs: {dict(operators.most_common())}")
+        say(f"{len(findings)} found")
+        return 1 if findings else 0
 
     shared_seeds, shared_environments = Shared(seeds), Shared(environments)
     lanes = [Lane(tally, shared_seeds, shared_environments, until, found, counts) for _ in range(options.jobs)]
@@ -287,7 +300,10 @@ def main():
         import shrink
         shrink.keep(tally.findings, Path(options.keep), shrinking=not options.no_shrink, say=say)
     if options.table:
-        Path(options.table).write_text(json.dumps({"operators": tally.operators.most_common(), "pairs": len(tally.pairs)}))
+        import reached
+        table = reached.table(tally.operators, tally.pairs, tally.reached)
+        Path(options.table).write_text(json.dumps(table, indent=1))
+        say(f"{len(tally.reached)} operators called; of {table['with a rule']} with a rule these were never reached ({len(table['never reached'])}): {' '.join(name[6:] for name in table['never reached'])}")
     say(f"{tally.programs} programs, {tally.runs} runs ({', '.join(f'{n} {kind}' for kind, n in tally.verdicts.most_common())}) in {seconds:.0f} s; {tally.runs / seconds:.1f} runs and {tally.programs / seconds:.1f} programs a second")
     say(f"{len(tally.operators)} operators and styles, {len(tally.pairs)} pairs of neighbours; seeds of no use: {dict(tally.useless.most_common())}")
     say(f"{len(tally.findings)} found")

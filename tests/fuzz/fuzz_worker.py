@@ -8,6 +8,7 @@ Requests and answers are pickles with their length in front, on the descriptors 
 """
 
 import contextlib
+import dataclasses
 import gc
 import os
 import pickle
@@ -21,26 +22,53 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts" / "lib")]
 
+import reached  # noqa: E402
 import torch  # noqa: E402
-from generate import differences, generate, outcome, plain_values  # noqa: E402
-from koila_abi import Koila  # noqa: E402
+from compare import Reference  # noqa: E402
+from generate import generate, outcome, plain_values  # noqa: E402
+from koila_abi import CPU, Koila  # noqa: E402
 from notes import Notes  # noqa: E402
 from verdict import Setting, Verdict  # noqa: E402
 
-TOLERANCE = 3e-8
+
+class Case:
+    """A program to run, and what it has to leave."""
+
+    def __init__(self, blob):
+        self.program, values = map(pickle.loads, blob)
+        self.function = self.program.compiled()
+        self.reference = Reference(values, self.program.precision)
+
+    def differences(self, values, **how):
+        """Those beyond the tolerance, in words; and those below it."""
+        found = self.reference.differences(values, **how)
+        beyond = [pair for pair in found if pair[0] > self.program.precision.tolerance]
+        return in_words(beyond), in_words(found)
+
+
+def in_words(differences):
+    return "; ".join(f"{key} {far:.2g}" for far, key in differences[:8])
+
+
+@dataclasses.dataclass
+class Run:
+    notes: Notes
+    ended: object  # "ok" or an exception
+    peak: int  # the most that the steps held beyond what was there before the program
+    over: int  # by how much it went over its budget
+    allocations: int
+    refusals: list  # reasons
 
 
 class Runner:
     """Runs programs under koila in this process."""
 
-    def __init__(self):
-        self.koila = Koila()
+    def __init__(self, device):
+        self.koila = Koila(device)
         self.always_splits = bool(os.environ.get("KOILA_MICROBATCH")) or os.environ.get("KOILA_MODE") == "lazy"
-        self.alarms = 0
         self.free = bool(os.environ.get("KOILA_FUZZ_FREE"))  # no limits in this process, and so not a bit may differ
 
-    def run(self, program, setting):
-        """(notes, how it ended, the most that the steps held beyond what was there before the program, by how much it went over its budget, allocations)."""
+    def run(self, case, setting):
         koila = self.koila
         base, before = koila.live(), koila.allocations()
         peak = over = 0
@@ -70,22 +98,23 @@ class Runner:
 
         limited = False
         notes = Notes(begin)
-        ended = outcome(program, notes)
+        with koila.refusals() as refusals:
+            ended = outcome(case.function, notes)
         measure()
         koila.limit(0)
         if isinstance(ended, Exception):
             self.trace = [frame for frame in traceback.extract_tb(ended.__traceback__) if frame.name == "program"]
             ended = ended.with_traceback(None)
             ended.__context__ = ended.__cause__ = None
-        return notes, ended, peak, over, koila.allocations() - before
+        return Run(notes, ended, peak, over, koila.allocations() - before, refusals)
 
-    def judge(self, program, values, setting):
+    def judge(self, case, setting):
         live = self.koila.live()
-        notes, ended, _, over, _ = self.run(program, setting)
-        verdict = self._verdict(program, values, setting, notes, ended)
-        if not verdict.bad and over > 0:
-            verdict = Verdict(setting, "over", f"by {over} of {setting.bytes} bytes")
-        del notes, ended
+        run = self.run(case, setting)
+        verdict = self._verdict(case, setting, run)
+        if not verdict.bad and run.over > 0:
+            verdict = Verdict(setting, "over", f"by {run.over} of {setting.bytes} bytes")
+        del run
         if self.koila.live() > live:
             gc.collect()
         if self.koila.live() > live:
@@ -94,34 +123,31 @@ class Runner:
             verdict = Verdict(setting, "leak", f"{self.koila.live() - live} bytes")
         return verdict
 
-    def _judged_twice(self, program, values, setting):
+    def _judged_twice(self, case, setting):
         """What is made once and kept, such as a cache, is no leak."""
-        verdict = self.judge(program, values, setting)
-        return verdict if verdict.kind != "leak" else self.judge(program, values, setting)
+        verdict = self.judge(case, setting)
+        return verdict if verdict.kind != "leak" else self.judge(case, setting)
 
-    def _verdict(self, program, values, setting, notes, ended):
+    def _verdict(self, case, setting, run):
         limited = self.always_splits or setting.budget or setting.inject
-        if ended == "ok":
-            worst = differences(values, notes.values)
-            if worst and worst[0][0] > TOLERANCE:
-                return Verdict(setting, "wrong", "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > TOLERANCE))
-            if self.free and worst and worst[0][0] > 0:
-                return Verdict(setting, "changed", "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > 0))
+        if run.ended == "ok":
+            wrong, changed = case.differences(run.notes.values)
+            if wrong:
+                return Verdict(setting, "wrong", wrong)
+            if self.free and changed:
+                return Verdict(setting, "changed", changed)
             return Verdict(setting, "exact")
-        if not limited or not isinstance(ended, torch.OutOfMemoryError):
-            return Verdict(setting, "error", f"line {self.trace[-1].lineno if self.trace else '?'}: {type(ended).__name__}: {str(ended)[:300]}")
-        worst = differences(values, notes.values, all_of_them=False)
-        if worst and worst[0][0] > TOLERANCE:
-            return Verdict(setting, "wrong", "before the refusal: " + "; ".join(f"{key} {far:.2g}" for far, key in worst[:8] if far > TOLERANCE))
-        alarms = self._alarms()
-        if len(alarms) > self.alarms:
-            self.alarms = len(alarms)
+        text = str(run.ended)
+        if not limited or not isinstance(run.ended, torch.OutOfMemoryError):
+            return Verdict(setting, "error", f"line {self.trace[-1].lineno if self.trace else '?'}: {type(run.ended).__name__}: {text[:300]}")
+        wrong, _ = case.differences(run.notes.values, all_of_them=False)
+        if wrong:
+            return Verdict(setting, "wrong", f"before the refusal: {wrong}")
+        # What runs exactly without the check may not be refused by it.
+        alarms = [reason for reason in run.refusals if reason.startswith("a check found it wrong")]
+        if alarms:
             return Verdict(setting, "alarm", alarms[-1][:300])
-        return Verdict(setting, "refused", str(ended).split("\n")[0][:200])
-
-    def _alarms(self):
-        """Refusals of the check at run time. What runs exactly without the check may not be refused by it."""
-        return [refusal["reason"] for refusal in self.koila.report().get("refusals", []) if refusal["reason"].startswith("a check found it wrong")]
+        return Verdict(setting, "refused", text.split("\n")[0][:200])
 
     def settings(self, program, peak, allocations, choices):
         """Some ways to run it."""
@@ -133,25 +159,25 @@ class Runner:
         return budgets + faults
 
     def all(self, blob, choices):
-        program, values = map(pickle.loads, blob)
-        free = Setting()
-        notes, ended, peak, _, allocations = self.run(program, free)
-        verdicts = [self._verdict(program, values, free, notes, ended)]
-        del notes, ended
+        case, free = Case(blob), Setting()
+        run = self.run(case, free)
+        verdicts = [self._verdict(case, free, run)]
+        peak, allocations = run.peak, run.allocations
+        del run
         if self.free:
             return verdicts
-        for setting in self.settings(program, peak, allocations, choices):
+        for setting in self.settings(case.program, peak, allocations, choices):
             setting.bytes = int(setting.budget * peak)
-            verdicts.append(self._judged_twice(program, values, setting))
+            verdicts.append(self._judged_twice(case, setting))
         return verdicts
 
     def probe(self, blob, settings, first):
-        program, values = map(pickle.loads, blob)
-        _, _, peak, _, _ = self.run(program, Setting())
+        case = Case(blob)
+        peak = self.run(case, Setting()).peak
         verdicts = []
         for setting in settings:
             setting.bytes = int(setting.budget * peak)
-            verdicts.append(self._judged_twice(program, values, setting))
+            verdicts.append(self._judged_twice(case, setting))
             if first and verdicts[-1].bad:
                 break
         return verdicts
@@ -176,10 +202,7 @@ def write(stream, value):
 
 
 @contextlib.contextmanager
-def device():
-    if os.environ.get("KOILA_FUZZ_DEVICE") != "cuda":
-        yield
-        return
+def simulated_cuda():
     sys.path.append(str(HERE.parent / "cuda" / "device"))
     import sim_cuda
     with sim_cuda.cuda_by_default():
@@ -188,6 +211,8 @@ def device():
 
 def make(seed):
     program, values = generate(seed)
+    if program and os.environ.get("KOILA_FUZZ_TABLE"):
+        program.reached = reached.by(program.compiled(), Notes())
     return (pickle.dumps(program), pickle.dumps(values)) if program else values
 
 
@@ -195,6 +220,12 @@ def again(program):
     """A program that was changed: with its plain values, or the reason why it has none."""
     values = plain_values(program)
     return values if isinstance(values, str) else (pickle.dumps(program), pickle.dumps(values))
+
+
+def seed_at_once():
+    """Without a device, torch.manual_seed keeps a call, and the stack it came from, for the day when there is one: more than most steps take."""
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        device.manual_seed_all = lambda seed: None
 
 
 def main():
@@ -205,12 +236,20 @@ def main():
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0).zero_grad()  # imports what an optimizer wants
-    runner = Runner() if Koila().library else None
-    gc.collect()
-    gc.freeze()  # what torch has made need not be looked at again
-    with device():
+    on_cuda = os.environ.get("KOILA_FUZZ_DEVICE") == "cuda"
+    if not on_cuda:
+        seed_at_once()
+    with simulated_cuda() if on_cuda else contextlib.nullcontext():
+        runner = Runner(0 if on_cuda else CPU) if Koila().library else None
+        gc.collect()
+        gc.freeze()  # what torch has made need not be looked at again
+        asked = 0
         while (request := read(requests)) is not None:
             name, *rest = request
+            asked += 1
+            if asked in (2, 20):  # by now torch has imported and made what it does at first use
+                gc.collect()
+                gc.freeze()
             if name == "make":
                 write(answers, make(*rest))
             elif name == "again":

@@ -3,9 +3,11 @@
 import random
 
 import torch
+from compare import Reference
 from context import Context
 from kinds import LATER, WEIGHTS
 from notes import Notes
+from precision import AUTOCAST, FLOAT32, FLOAT64
 from program import Statement
 
 # In this order, see kinds.py.
@@ -16,10 +18,8 @@ import surroundings  # noqa: F401, E402
 import algebra  # noqa: F401, E402
 import wild  # noqa: F401, E402
 import whole  # noqa: F401, E402
-
-# Of noise as small as rounding; a program that blows it up further says nothing about who rounds differently.
-NOISE, MOST_AMPLIFIED = 1e-13, 1e-8
-FLOOR = 1e-7  # what is smaller, and so are all of its like, is rounding of what is zero
+import empty  # noqa: F401, E402
+import seldom  # noqa: F401, E402
 
 LOSSES = {"mean": "{h}.mean()", "square": "{h}.pow(2).mean()", "sum": "{h}.sum() * 0.1", "mse": "F.mse_loss({h}, torch.randn({s}))", "l1": "F.l1_loss({h}, torch.randn({s}))", "smooth_l1": "F.smooth_l1_loss({h}, torch.zeros_like({h}))",
           "huber": "F.huber_loss({h}, torch.ones_like({h}), reduction='sum')", "bce": "F.binary_cross_entropy_with_logits({h}, torch.rand({s}))", "variance": "(1 - (({h}.flatten(1).var(0) + 1e-2).sqrt())).relu().mean() + {h}.square().mean()",
@@ -36,6 +36,13 @@ CLASSIFY = {"cross_entropy": "F.cross_entropy({h}, torch.randint({f}, ({b},)))",
 OPTIMIZERS = ("torch.optim.SGD(trained, lr=0.05)", "torch.optim.SGD(trained, lr=0.05, momentum=0.9)", "torch.optim.SGD(trained, lr=0.05, weight_decay=0.01, nesterov=True, momentum=0.8)", "torch.optim.Adam(trained, lr=0.01, eps=1e-3)",
               "torch.optim.AdamW(trained, lr=0.01, eps=1e-3)", "torch.optim.RMSprop(trained, lr=0.01, eps=1e-2)", "torch.optim.SGD(trained, lr=0.05, foreach=True)")
 
+# More of them, and those that are given the step as a function.
+MORE = ("torch.optim.Adagrad(trained, lr=0.05, eps=1e-3)", "torch.optim.Adadelta(trained, eps=1e-2)", "torch.optim.Adamax(trained, lr=0.01, eps=1e-3)", "torch.optim.NAdam(trained, lr=0.01, eps=1e-3)", "torch.optim.RAdam(trained, lr=0.01, eps=1e-3)", "torch.optim.ASGD(trained, lr=0.05)",
+        "torch.optim.Rprop(trained, lr=0.01)", "torch.optim.RMSprop(trained, lr=0.01, eps=1e-2, momentum=0.5, centered=True)", "torch.optim.Adam(trained, lr=0.01, eps=1e-3, amsgrad=True, weight_decay=0.1)", "torch.optim.SGD(trained, lr=0.05, momentum=0.9, dampening=0.1, maximize=True)",
+        "torch.optim.SGD([{'params': trained[:1], 'lr': 0.1}, {'params': trained[1:], 'momentum': 0.5}], lr=0.05)")
+FORMS = ("foreach=True", "foreach=False", "fused=True")
+CLOSURES = ("torch.optim.LBFGS(trained, lr=0.1, max_iter=3, history_size=4)", "torch.optim.LBFGS(trained, lr=0.1, max_iter=4, line_search_fn='strong_wolfe')", *OPTIMIZERS[:2], *OPTIMIZERS[3:5])
+
 # Steps without an operator that couples or breaks anything: these come first and often, so that most programs split.
 FIRST = ("module", "product", "recurrent", "attention")
 
@@ -44,9 +51,12 @@ def inputs(c):
     """The batches of a step."""
     rows = c.any((1, 2, 3, 4, 5, 6, 8, 8, 8, 10, 12, 12, 16, 24))
     c.ragged = c.one_in(6)
-    c.rows = 13 if c.ragged else rows
+    c.rows = 13 if c.ragged else min(rows, c.program.precision.most_rows)
     if c.ragged:
-        c.add(f"b0 = 13 if step < 1 else {c.any((1, 2, 5, 7))}", ("b0",))
+        other = c.any((1, 2, 5, 7))
+        if c.modes.randrange(4) == 0:
+            other = 0  # rows
+        c.add(f"b0 = 13 if step {'< 1' if other or c.modes.randrange(2) else '!= 1'} else {other}", ("b0",))
         c.namespace["b0"] = 13
     b = c.size(c.rows)
     for _ in range(c.any((1, 1, 1, 2, 3))):
@@ -152,9 +162,24 @@ def backward(c, losses):
         put(f"net.eval()\nwith torch.{c.any(('no_grad', 'inference_mode'))}():\n    note.value('evaluated', {m}(torch.ones(5, {width})))\nnet.train()", "evaluation")
 
 
+def optimizer(c, chosen):
+    way = c.modes.randrange(12)
+    if way < 2:
+        chosen = c.modes.choice(MORE)
+    elif way == 2 and c.program.step[-1].text == "o0.step()":
+        c.program.closure, chosen = True, c.modes.choice(CLOSURES)
+    if c.modes.randrange(4) == 0 and "LBFGS" not in chosen and "foreach" not in chosen:
+        form = c.modes.choice(FORMS)
+        if "fused" not in form or chosen.split("(")[0].split(".")[-1] in ("SGD", "Adam", "AdamW", "Adagrad"):
+            chosen = f"{chosen[:-1]}, {form})"
+    return chosen
+
+
 def make(seed):
     """A program, or None where nothing came of the seed."""
     c = Context(seed)
+    c.compute_in(c.modes.choice((FLOAT64,) * 6 + (FLOAT32, AUTOCAST)))
+    c.empty = c.modes.randrange(24) == 0
     inputs(c)
     body(c)
     losses = [name for name in (loss(c) for _ in range(c.any((1, 1, 1, 2, 3)))) if name]
@@ -164,15 +189,16 @@ def make(seed):
         losses = [name for name in (loss(c),) if name]
     if not losses or not (c.program.names("m") or c.program.names("w")):
         return None
-    c.program.setup.append(Statement(f"o0 = {c.any(OPTIMIZERS)}", ("o0",), (), "setup"))
+    where, usual = len(c.program.setup), c.any(OPTIMIZERS)
     backward(c, losses)
+    chosen = optimizer(c, usual)
+    c.program.setup.insert(where, Statement(f"o0 = {chosen}", ("o0",), (chosen.split("(")[0].split(".")[-1] + (" with a closure" if c.program.closure else ""),), "setup"))
     c.program.steps = c.any((2, 2, 3))
     return c.program
 
 
-def outcome(program, notes):
-    """Runs it: what it ended with, "ok" or an exception."""
-    function = program.compiled()
+def outcome(function, notes):
+    """Runs a program: what it ended with, "ok" or an exception."""
     try:
         function(notes)
     except Exception as error:  # noqa: BLE001
@@ -182,67 +208,21 @@ def outcome(program, notes):
     return "ok"
 
 
-def distance(a, b, scale):
-    if isinstance(a, torch.Tensor):
-        if not isinstance(b, torch.Tensor) or a.shape != b.shape or a.dtype != b.dtype:
-            return float("inf")
-        if a.numel() == 0:
-            return 0.0
-        if not a.is_floating_point():
-            return 0.0 if torch.equal(a, b) else float("inf")
-        a, b = a.double(), b.double()
-        if not torch.equal(a.isfinite(), b.isfinite()) or not torch.equal(a.isnan(), b.isnan()):
-            return float("inf")
-        return (a - b).nan_to_num(0, 0, 0).abs().max().item() / max(scale, a.nan_to_num(0, 0, 0).abs().max().item(), FLOOR)
-    if isinstance(a, float) and isinstance(b, float):
-        if a == b or a != a and b != b:
-            return 0.0
-        return abs(a - b) / max(scale, abs(a), FLOOR)
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
-        return max((distance(x, y, max([scale] + [abs(z) for z in a if isinstance(z, float)])) for x, y in zip(a, b)), default=0.0)
-    return 0.0 if type(a) is type(b) and a == b else float("inf")
-
-
-def group(key):
-    return key.rstrip("'").split("/")[1]
-
-
-def scales(values):
-    """A value may be zero by nature, and hold rounding only: a thousandth of the largest of its like is what counts."""
-    found = {}
-    for key, value in values.items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
-            found[group(key)] = max(found.get(group(key), 0.0), value.double().nan_to_num(0, 0, 0).abs().max().item() * 1e-3)
-        elif isinstance(value, float):
-            found[group(key)] = max(found.get(group(key), 0.0), abs(value) * 1e-3)
-    return found
-
-
-def differences(a, b, all_of_them=True):
-    """(distance, key), the worst first; of what both have where not all is asked for."""
-    scale = scales(a)
-    found = []
-    for key, value in a.items():
-        if key in b:
-            found.append((distance(value, b[key], scale.get(group(key), 0.0)), key))
-        elif all_of_them:
-            found.append((float("inf"), key))
-    found += [(float("inf"), key) for key in b if key not in a] if all_of_them else []
-    return sorted(found, key=lambda pair: -pair[0])
-
-
 def plain_values(program):
     """What a plain run of the program leaves, or a text that says why it is of no use."""
+    function, precision = program.compiled(), program.precision
     notes = Notes()
-    ended = outcome(program, notes)
+    ended = outcome(function, notes)
     if ended != "ok":
         return f"plain: {type(ended).__name__}: {str(ended)[:200]}"
-    noisy = Notes(noise=NOISE)
-    if outcome(program, noisy) != "ok":
-        return "fails under noise"
-    worst = differences(notes.values, noisy.values)
-    if worst and worst[0][0] > MOST_AMPLIFIED:
-        return f"ill-conditioned: {worst[0]}"
+    reference = Reference(notes.values, precision)
+    for draw in range(precision.draws):
+        noisy = Notes(noise=precision.noise, draw=draw)
+        if outcome(function, noisy) != "ok":
+            return "fails under noise"
+        worst = reference.differences(noisy.values)
+        if worst and worst[0][0] > precision.most_amplified:
+            return f"ill-conditioned: {worst[0]}"
     return notes.values
 
 
@@ -258,21 +238,24 @@ def generate(seed):
 
 
 if __name__ == "__main__":
+    import collections
     import sys
     import time
     import warnings
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     begin, end = int(sys.argv[1]), int(sys.argv[2])
-    why = {}
+    why, made_as = {}, collections.Counter()
     start, made = time.time(), 0
     for seed in range(begin, end):
         program, values = generate(seed)
         made += program is not None
         if program is None:
             why.setdefault(values.split(":")[0] + ":" + values[6:60] if values.startswith("plain") else values.split(":")[0], []).append(seed)
-        elif end - begin <= 2:
+        else:
+            made_as[program.precision.name, program.closure] += 1
+        if program and end - begin <= 2:
             print(program.source())
-    print(made, "of", end - begin, "in", time.time() - start, "s")
+    print(made, "of", end - begin, "in", time.time() - start, "s", dict(made_as))
     for text, seeds in sorted(why.items(), key=lambda pair: -len(pair[1]))[:25]:
         print(len(seeds), text, seeds[:3])

@@ -1,21 +1,25 @@
 """What a program tells of itself while it runs."""
 
+import numpy
 import torch
 
 
 def outside(tensor):
-    """A copy in memory that is not PyTorch's, so that notes take nothing of a budget."""
-    return torch.from_numpy(tensor.detach().cpu().numpy().copy())
+    """A copy in memory that is not PyTorch's, so that notes take nothing of a budget. NumPy has no bfloat16: it becomes float32, which holds the same numbers."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy().copy()
+    return (tensor.contiguous().view(torch.int16).numpy().view(numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
 
 
 class Notes:
     """Keeps all that the program made, by name, in the order of time; tells a listener when a step begins."""
 
-    def __init__(self, begin=None, noise=0.0):
+    def __init__(self, begin=None, noise=0.0, draw=0):
         self.values = {}
         self.begin = begin or (lambda step: None)
         self.noise = noise
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator().manual_seed(draw)
         self.step = -1
         self.kept = []
 

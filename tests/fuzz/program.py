@@ -5,7 +5,10 @@ statement knows the names that it defines and uses, so that the shrinker can lea
 """
 
 import dataclasses
+import itertools
 import re
+
+from precision import FLOAT64, Precision
 
 NAME = re.compile(r"(?<![\w.])([a-z]\d+)(?!\w)")  # x0, h12, m3, w1, ...: the names of a program are a letter and a number
 MODULE, PARAMETER, STATE = "m", "w", "s"  # the first letters of what setup makes and the program trains, trains, or writes to
@@ -22,8 +25,10 @@ IMPORTS = """import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
-from functions import Bent, Halves, Identity, Marked, Scale, Square
+from functions import Bent, Halves, Identity, Marked, Scale, Square, autocast
 """
+NAMESPACE = {}  # what the imports give
+exec(IMPORTS, NAMESPACE)
 
 
 @dataclasses.dataclass
@@ -32,6 +37,7 @@ class Statement:
     defines: tuple = ()
     operators: tuple = ()  # for the table of what was reached
     section: str = "step"
+    autocast: bool = False
 
     @property
     def uses(self):
@@ -49,6 +55,10 @@ class Program:
     step: list
     steps: int = 2
     shapes: dict = dataclasses.field(default_factory=dict)  # name -> (sizes, dtype), as of the first step
+    precision: Precision = FLOAT64
+    closure: bool = False  # the optimizer is given the step as a function, which it calls as often as it likes
+
+    reached: frozenset = frozenset()  # operators that it calls, where a table is made
 
     def names(self, letter):
         return [name for statement in self.setup for name in statement.defines if name[0] == letter]
@@ -56,7 +66,7 @@ class Program:
     def source(self):
         """The text of a function `program(note)`; `note` is of notes.py."""
         modules, parameters, state = self.names(MODULE), self.names(PARAMETER), self.names(STATE)
-        lines = ["def program(note):", f"    torch.manual_seed({self.seed})", "    torch.set_default_dtype(torch.float64)"]
+        lines = ["def program(note):", f"    torch.manual_seed({self.seed})", f"    torch.set_default_dtype(torch.{self.precision.dtype})"]
         for statement in self.setup:
             if not statement.text.startswith("o0 ="):
                 lines += indented(statement.text, 4)
@@ -66,10 +76,18 @@ class Program:
             if statement.text.startswith("o0 ="):
                 lines += indented(statement.text, 4)
         lines.append(f"    for step in note.steps({self.steps}):")
-        body = [line for statement in self.step for line in indented(statement.text, 8)]
-        lines += body or ["        pass"]
+        lines += indented("\n".join(self._closed() if self.closure else texts(self.step)) or "pass", 8)
         lines.append(f"        note.state(net, trained, {{{', '.join(f'{name!r}: {name}' for name in state)}}})")
         return "\n".join(lines) + "\n"
+
+    def _closed(self):
+        """The step with its inputs before the closure, and with what follows the optimizer's step behind it."""
+        lines, at = [s.text for s in self.step], next((i for i, s in enumerate(self.step) if s.text == "o0.step()"), len(self.step))
+        before = [s for s in self.step[:at] if all(name[0] in "xb" for name in s.defines) and s.defines]
+        within = [s for s in self.step[:at] if s not in before]
+        losses = [name for s in within for name in s.defines if name[0] == "l"]
+        inner = "\n".join(texts(within) + [f"return {' + '.join(losses)}" if losses else "pass"])
+        return [*texts(before), "def closure():", *indented(inner, 4), "o0.step(closure)", *lines[at + 1:]]
 
     def script(self, title, command):
         """A whole script that anybody can run."""
@@ -78,8 +96,8 @@ class Program:
 
     def compiled(self):
         """The function itself."""
-        namespace = {}
-        exec(compile(IMPORTS + self.source(), f"<program {self.seed}>", "exec"), namespace)
+        namespace = dict(NAMESPACE)
+        exec(compile(self.source(), f"<program {self.seed}>", "exec"), namespace)
         return namespace["program"]
 
 
@@ -89,12 +107,22 @@ class Script:
     path: str
     steps: int = 2
     seed: int = 0
+    precision: Precision = FLOAT64
 
     def compiled(self):
         namespace = {"__name__": "script"}
         with open(self.path) as file:
             exec(compile(file.read(), self.path, "exec"), namespace)
         return namespace["program"]
+
+
+def texts(statements):
+    """Those that run under autocast, and stand side by side, share one region."""
+    lines = []
+    for together, group in itertools.groupby(statements, key=lambda s: s.autocast):
+        found = [s.text for s in group]
+        lines += ["with autocast():", *indented("\n".join(found), 4)] if together else found
+    return lines
 
 
 def indented(text, by):

@@ -12,6 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from fuzz_driver import Worker  # noqa: E402
+from precision import AUTOCAST, FLOAT32  # noqa: E402
 from program import Script  # noqa: E402
 from verdict import Setting  # noqa: E402
 
@@ -58,6 +59,45 @@ def test_what_is_wrong_is_found(tmp_path):
     verdicts = under_koila.ask("probe", (pickle.dumps(Script(str(wrong))), values), [Setting()], False)
     under_koila.end()
     assert [verdict.kind for verdict in verdicts] == ["wrong"]
+
+
+NET = """import torch
+import torch.nn.functional as F
+
+
+def program(note):
+    torch.manual_seed(3)
+    torch.set_default_dtype(torch.float32)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    trained = note.trained([*net.parameters()])
+    o0 = torch.optim.SGD(trained, lr=0.05)
+    for step in note.steps(2):
+        x0 = note.data(torch.randn(8, 6))
+        y0 = torch.randint(3, (8,))
+        o0.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=AUTOCAST):
+            LOSS
+        l0.backward()
+        o0.step()
+        note.state(net, trained, {})
+"""
+
+
+@pytest.mark.parametrize("precision", [FLOAT32, AUTOCAST], ids=lambda precision: precision.name)
+@pytest.mark.parametrize("fault", ["", "row", "twice"])
+def test_coarse_numbers(tmp_path, precision, fault):
+    """Rounding is let pass, and a row that is lost or a gradient that counts twice is not."""
+    right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
+    text = NET.replace("AUTOCAST", str(precision is AUTOCAST))
+    right.write_text(text.replace("LOSS", "l0 = F.cross_entropy(net(x0), y0)"))
+    wrong.write_text(text.replace("LOSS", {"": "l0 = F.cross_entropy(net(x0), y0)", "row": "l0 = F.cross_entropy(net(x0[1:]), y0[1:], reduction='sum') / 8", "twice": "h0 = net(x0) * 1; h0 = h0 * 2 - h0.detach(); l0 = F.cross_entropy(h0, y0)"}[fault]))
+    plain = Worker()
+    _, values = plain.ask("again", Script(str(right), precision=precision))
+    plain.end()
+    under_koila = Worker({"KOILA_MICROBATCH": "3"})
+    verdicts = under_koila.ask("probe", (pickle.dumps(Script(str(wrong), precision=precision)), values), [Setting()], False)
+    under_koila.end()
+    assert [verdict.kind for verdict in verdicts] == ["wrong" if fault else "exact"], verdicts
 
 
 def test_fresh_seeds(tmp_path):

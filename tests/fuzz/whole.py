@@ -16,8 +16,7 @@ def summed(c):
     other = c.pick(lambda sizes: sizes == c.sizes(r)) or r
     choices = {"linear": f"F.linear({r}, {c.parameter(3, f)}, {c.parameter(3)})", "module": f"{c.module(('linear', f), f'nn.Linear({f}, 3)')}({r})", "product": f"{r} * {other}", "matmul": f"{r} @ {other}.mT" if len(c.sizes(r)) > 1 else f"{r} @ {r}", "outer": f"{r}.unsqueeze(-1) * {other}.unsqueeze(-2)",
                "constant": f"{r} + {c.number()}", "rest": f"1 - {r}", "parameter": f"{r} - {c.parameter(f)}", "two": f"{r} + {h}.mean(0) * 0.5", "ratio": f"{r} / ({other}.abs() + 1)", "joined": f"torch.cat([{r}, {other} * 2], -1)", "root": f"({r}.square() + 0.1).sqrt()"}
-    name = c.any(choices)
-    return c.let(choices[name], "sum_" + name)
+    return c.let_any(choices, "sum_")
 
 
 @kind(2, later=True)
@@ -49,8 +48,7 @@ def moved(c):
     if s is None:
         return False
     read = {"plus": f"{h} + {s}", "minus": f"{h} * 0.7 - {s}", "fill": f"{h}.masked_fill({s} > 0.2, 0.1)", "alpha": f"torch.sub({h}, {s}, alpha=0.5)", "cut": f"({h} + {s}[:1]).tanh()", "twice": f"({h} + {s}).sin() + {s}"}
-    name = c.any(read)
-    if not c.let(read[name], "moved_" + name):
+    if not c.let_any(read, "moved_"):
         return False
     row = f"{h}.detach().reshape(-1, {f}).mean(0)"
     write = c.any((f"{s}.mul_(0.9).add_({row}, alpha=0.1)", f"{s} += 0.2", f"{s}.copy_({row})", f"{s}.lerp_({row}, 0.3)", f"{s}[:1] -= 0.3", f"{s}.zero_()"))

@@ -6,7 +6,6 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
-import os
 import pickle
 import random
 import re
@@ -137,8 +136,12 @@ class Result:
         return bool(self.finding or self.check)
 
 
+def counts(kind):
+    return kind.split(":")[0] in KINDS
+
+
 def bad(verdicts):
-    return next((verdict for verdict in verdicts if verdict.bad and verdict.kind.split(":")[0] in KINDS), None)
+    return next((verdict for verdict in verdicts if verdict.bad and counts(verdict.kind)), None)
 
 
 def run(library, environment, blobs, seeds):
@@ -167,9 +170,9 @@ class Search:
     def go(self):
         begin = time.monotonic()
         self.tally = fuzz_driver.Tally()
-        environments = itertools.repeat(self.environment) if self.environment else fuzz_driver.configurations(random.Random(self.seed), "cpu")
+        environments = itertools.repeat(self.environment) if self.environment else fuzz_driver.configurations(random.Random(self.seed))
         self.lane = fuzz_driver.Lane(self.tally, itertools.count(self.seed), environments, begin + self.minutes * 60,
-                                     self._look_at, lambda kind: kind.split(":")[0] in KINDS, library=self.library, maker=lambda: self.programs, turn=TURN)
+                                     self._look_at, counts, library=self.library, maker=lambda: self.programs, turn=TURN)
         self.lane._run()
         return time.monotonic() - begin
 

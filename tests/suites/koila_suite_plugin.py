@@ -138,7 +138,7 @@ class Book:
 
     def inject(self, what):
         if self.koila.library and what:
-            assert self.koila.library.koila_set_inject(what.encode()) == 0, what
+            self.koila.inject(what)
 
     def add(self, kind, **values):
         if len(self.records) < MOST:

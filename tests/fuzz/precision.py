@@ -1,0 +1,26 @@
+"""In which numbers a program computes, and how far from the plain run's it may end.
+
+A plain run is made a second time with noise of the size of rounding on its batches and parameters. A program that makes more of it than `most_amplified` is left out, so a
+difference beyond `tolerance` is not rounding. A row of eight that is lost moves a mean by an eighth, a gradient that is counted twice by its own size: both are far beyond.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    name: str
+    dtype: str
+    noise: float  # relative, a few roundings
+    most_amplified: float  # what may become of the noise: all of these are shares of the largest entry
+    tolerance: float
+    floor: float  # what is smaller, and so are all of its like, is rounding of what is zero
+    share: float  # of the largest of its like (the same kind of value, over all steps): what is smaller may hold rounding only
+    draws: int = 1  # of noise: the coarser the numbers, the more often it is by luck that nothing comes of it
+    most_rows: int = 24
+
+
+FLOAT64 = Precision("float64", "float64", 1e-13, 1e-8, 3e-8, 1e-7, 1e-3)
+FLOAT32 = Precision("float32", "float32", 3e-7, 2e-4, 1e-3, 1e-2, 1e-2, draws=2)
+AUTOCAST = Precision("autocast", "float32", 2e-3, 3e-2, 6e-2, 3e-2, 2e-1, draws=3, most_rows=8)
+PRECISIONS = {precision.name: precision for precision in (FLOAT64, FLOAT32, AUTOCAST)}
