@@ -77,7 +77,7 @@ class Example:
                 for wrong in differences(of_kind(self.expected_first, kind), of_kind(found, kind), STRICT)]
 
 
-@pytest.fixture(scope="module", params=only(["char_gpt", "text_lstm"], EXAMPLES))
+@pytest.fixture(scope="module", params=only(["char_gpt"], EXAMPLES))
 def example(request, tmp_path_factory):
     return Example(request.param, tmp_path_factory.mktemp(request.param))
 
