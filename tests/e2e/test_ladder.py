@@ -27,7 +27,7 @@ def found(mode, ladder="0,1,2"):
     """What ladder_steps.py finds: {(scenario, what happened to it): what came of it}."""
     with tempfile.TemporaryDirectory(prefix="koila-e2e-") as folder:
         out = Path(folder, "out")
-        subprocess.run([sys.executable, HERE / "ladder_steps.py", out, *STORMS], check=True, timeout=120,
+        subprocess.run([sys.executable, HERE / "ladder_steps.py", out, *STORMS], check=True, timeout=600,
                        env=clean_environment(koila_environment(mode, KOILA_LADDER=ladder, KOILA_LOG="off")))
         return pickle.loads(out.read_bytes())
 

@@ -25,7 +25,7 @@ def found(mode, ladder="0,1,2"):
     environment = {} if mode == "plain" else koila_environment(mode, KOILA_LADDER=ladder, KOILA_LOG="off")
     with tempfile.TemporaryDirectory(prefix="koila-e2e-") as folder:
         out = Path(folder, "out")
-        subprocess.run([sys.executable, HERE / "optimizer_steps.py", out], env=clean_environment(environment), check=True, timeout=120)
+        subprocess.run([sys.executable, HERE / "optimizer_steps.py", out], env=clean_environment(environment), check=True, timeout=600)
         return pickle.loads(out.read_bytes())
 
 
