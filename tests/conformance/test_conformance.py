@@ -1,10 +1,7 @@
-"""Half of the operators and modules of PyTorch's databases by turns of the day, two samples of each: the first, and one that the day picks.
-KOILA_TESTS=full takes both halves, scripts/conformance all samples."""
+"""Operators and modules of PyTorch's databases, two samples of each: the first, and one that its name picks. The quick run takes one of eight parts,
+scripts/conformance all samples."""
 
-import datetime
-import os
 import re
-import zlib
 from pathlib import Path
 
 import pytest
@@ -13,10 +10,9 @@ import calls
 import check
 import driver
 import table
+from selection import only
 
 SHARDS = 8
-SEED = os.environ.get("KOILA_TESTS_SEED", str(datetime.date.today()))
-TAKEN = range(SHARDS) if os.environ.get("KOILA_TESTS") == "full" else range(zlib.crc32(SEED.encode()) % 2, SHARDS, 2)
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "conformance.md"
 
 
@@ -24,12 +20,12 @@ def describe(found):
     return "\n".join(f"{f.outcome}: {f.call}: {f.detail}" for f in found[:20])
 
 
-@pytest.mark.parametrize("shard", TAKEN)
+@pytest.mark.parametrize("shard", only([0], range(SHARDS)))
 def test_no_call_is_wrong(shard):
-    found = driver.run(list(driver.orders(at_most=2, seed=SEED))[shard::SHARDS], jobs=1)
+    found = driver.run(list(driver.orders(at_most=2))[shard::SHARDS], jobs=1)
     summary = table.Summary(found)
-    assert not summary.violations, f"seed {SEED}\n{describe(summary.violations)}"
-    assert not summary.refused, f"seed {SEED}\n{describe(summary.refused)}"
+    assert not summary.violations, describe(summary.violations)
+    assert not summary.refused, describe(summary.refused)
     assert summary.counts["split"] > 100
     assert sum(o.splits for o in summary.separable) >= 0.9 * len(summary.separable), summary.text()
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from harness import clean_environment, koila_environment
+from selection import in_full
 
 PROGRAM = """
 import torch
@@ -27,14 +28,14 @@ def lines_about(text, name):
 
 @pytest.mark.parametrize("name, value", [
     ("KOILA_CPU_MEMORY", "200Foo"),
-    ("KOILA_CPU_MEMORY", "-5MiB"),
+    in_full(("KOILA_CPU_MEMORY", "-5MiB")),
     ("KOILA_CPU_MEMORY", ""),
-    ("KOILA_CPU_MEMORY", "99999999999999999999GiB"),
+    in_full(("KOILA_CPU_MEMORY", "99999999999999999999GiB")),
     ("KOILA_MODE", "resuce"),
     ("KOILA_MICROBATCH", "many"),
-    ("KOILA_MICROBATCH", "0"),
+    in_full(("KOILA_MICROBATCH", "0")),
     ("KOILA_INJECT_OOM", "often"),
-    ("KOILA_LOG", "loud"),
+    in_full(("KOILA_LOG", "loud")),
 ])
 def test_bad_value_is_named_and_the_program_runs_on(name, value):
     result = python(**{name: value})

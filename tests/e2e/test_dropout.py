@@ -12,6 +12,7 @@ import textwrap
 import pytest
 
 from harness import clean_environment, koila_environment
+from selection import only
 
 SCRIPT = textwrap.dedent("""
     import json, sys
@@ -48,8 +49,8 @@ def run(how, environment):
     return json.loads(out.stdout)
 
 
-@pytest.mark.parametrize("how", ["plain", "reentrant", "checkpoint"])
-@pytest.mark.parametrize("limit", ["3", "100", "900KiB", "1000KiB", "1200KiB", "1400KiB", "1600KiB", "2000KiB"])
+@pytest.mark.parametrize("how", only(["plain", "checkpoint"], ["plain", "reentrant", "checkpoint"]))
+@pytest.mark.parametrize("limit", only(["3", "1200KiB"], ["3", "100", "900KiB", "1000KiB", "1200KiB", "1400KiB", "1600KiB", "2000KiB"]))
 def test_one_set_of_masks(how, limit):
     if limit.endswith("KiB"):
         found = run(how, {**koila_environment("rescue"), "KOILA_CPU_MEMORY": limit})
@@ -87,6 +88,6 @@ DRAWS = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 100])
+@pytest.mark.parametrize("rows", only([7], [1, 7, 100]))
 def test_distribution(rows):
     subprocess.run([sys.executable, "-c", DRAWS], env=clean_environment(koila_environment("rescue", rows)), check=True, timeout=120)

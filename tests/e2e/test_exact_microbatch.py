@@ -3,6 +3,7 @@
 import pytest
 
 from harness import Case, assert_equal, families, plain, run
+from selection import one_in, only
 
 FAMILIES = families("models", "styles", "coupled")
 
@@ -14,20 +15,20 @@ def check(case, rows):
         assert result.regions > 0, f"nothing was split: {result.report}\n{result.command}"
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("rows", [1, 3, 7])
+@pytest.mark.parametrize("optimizer", only(["adamw"], ["sgd", "adamw"]))
+@pytest.mark.parametrize("rows", only([3], [1, 3, 7]))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_micro_batch(family, rows, optimizer):
     check(Case(family, optimizer), rows)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", one_in(6, FAMILIES))
 def test_double(family):
     """In float64 the tolerance is 1e-11, far below what a wrong divisor or a forgotten row could hide under."""
     check(Case(family, "adamw", dtype="float64"), 3)
 
 
-@pytest.mark.parametrize("rows", [11, 12, 1000])
+@pytest.mark.parametrize("rows", only([12], [11, 12, 1000]))
 @pytest.mark.parametrize("family", ["mlp", "gpt", "cnn"])
 def test_micro_batch_as_large_as_the_batch(family, rows):
     case = Case(family)

@@ -7,14 +7,15 @@ import numpy
 import pytest
 
 from harness import OF_TORCH, Case, assert_equal, assert_exact_or_untouched, differences, families, plain, run, tracked
+from selection import one_in, only
 
 
 def test_same_run_twice_is_equal_to_the_bit():
     assert differences(plain(Case("gpt")).arrays, run(Case("gpt")).arrays, tolerance=0) == []
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("family", [name for name, task in families(*OF_TORCH).items() if task.symmetric])
+@pytest.mark.parametrize("optimizer", only(["adamw"], ["sgd", "adamw"]))
+@pytest.mark.parametrize("family", one_in(20, [name for name, task in families(*OF_TORCH).items() if task.symmetric]))
 def test_order_of_rows_is_within_the_tolerance(family, optimizer):
     """The rows of every batch in another order: the same numbers up to rounding. So the tolerance is above plain's own noise."""
     if family in families("stages"):
@@ -24,7 +25,7 @@ def test_order_of_rows_is_within_the_tolerance(family, optimizer):
 
 
 @pytest.mark.parametrize("dtype", ["float64"])
-@pytest.mark.parametrize("family", [name for name, task in families(*OF_TORCH).items() if task.symmetric])
+@pytest.mark.parametrize("family", one_in(20, [name for name, task in families(*OF_TORCH).items() if task.symmetric]))
 def test_order_of_rows_in_double(family, dtype):
     case = Case(family, "adamw", dtype=dtype)
     assert_equal(plain(case), run(Case(family, "adamw", dtype=dtype, shuffle=True)), case.tolerance)

@@ -2,6 +2,7 @@
 
 import pytest
 
+import selection
 from exactness import check_budget, check_micro_batch, sizes
 from harness import Case, assert_equal, families, plain, run
 from traps import HIDDEN
@@ -24,32 +25,35 @@ SLOW = {name for name in FAMILIES if name.startswith("compiled")}
 INDUCTOR = [name for name in FAMILIES if getattr(FAMILIES[name], "slow", False)]
 
 
-def cases(names, *conditions):
-    """(family, condition), and a mark on those that are known to fail."""
+def cases(names, *conditions, quick=(), one_in=1):
+    """(family, condition), and a mark on those that are known to fail. In the quick run: the conditions named, for one family in so many."""
+    taken = [(name, condition) for name in selection.taken(one_in, names) for condition in quick]
     found = []
     for name in names:
         reason, where = KNOWN.get(name, ("", ()))
         for condition in conditions:
             marks = [pytest.mark.xfail(strict=True, reason=reason)] if condition in where else []
+            marks += [] if (name, condition) in taken else [selection.full]
             found.append(pytest.param(name, condition, marks=marks, id=f"{name}-{condition}"))
     return found
 
 
-@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in INDUCTOR], "3", "1", "half"))
+@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in INDUCTOR], "3", "1", "half", quick=["3"]))
 def test_micro_batch(family, size):
     check_micro_batch(family, 0, sizes(FAMILIES[family])[size])
 
 
-@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in SLOW], "square"))
+@pytest.mark.parametrize("family, size", cases([name for name in FAMILIES if name not in SLOW], "square", quick=["square"], one_in=15))
 def test_as_many_rows_as_features(family, size):
     check_micro_batch(family, HIDDEN, 5)
 
 
-@pytest.mark.parametrize("family, share", cases([name for name, task in FAMILIES.items() if task.budgeted and name not in INDUCTOR], 0.25, 0.6))
+@pytest.mark.parametrize("family, share", cases([name for name, task in FAMILIES.items() if task.budgeted and name not in INDUCTOR], 0.25, 0.6, quick=[0.25, 0.6], one_in=15))
 def test_budget(family, share):
     check_budget(Case(family, "sgd", steps=3, rows=FAMILIES[family].budget_rows, dtype="float64"), share)
 
 
+@selection.full
 @pytest.mark.parametrize("family", INDUCTOR)
 def test_inductor(family):
     """Half a minute each."""

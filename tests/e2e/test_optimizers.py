@@ -12,6 +12,7 @@ import numpy
 import pytest
 
 from harness import HERE, clean_environment, koila_environment
+from selection import only
 
 VARIANTS = ["adam-foreach", "adam-loop", "adamw-foreach", "adamw-loop", "adamw-fused", "sgd-foreach", "sgd-loop"]
 LADDERS = ["0,1,2", "0,1", "2", "3"]
@@ -24,7 +25,7 @@ def found(mode, ladder="0,1,2"):
     environment = {} if mode == "plain" else koila_environment(mode, KOILA_LADDER=ladder, KOILA_LOG="off")
     with tempfile.TemporaryDirectory(prefix="koila-e2e-") as folder:
         out = Path(folder, "out")
-        subprocess.run([sys.executable, HERE / "optimizer_steps.py", out], env=clean_environment(environment), check=True, timeout=120)
+        subprocess.run([sys.executable, HERE / "optimizer_steps.py", out], env=clean_environment(environment), check=True, timeout=600)
         return pickle.loads(out.read_bytes())
 
 
@@ -59,7 +60,7 @@ def outcome(ladder, key):
     return "refuse"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", only(["adam-foreach", "sgd-loop"], VARIANTS))
 def test_nothing_is_changed_by_tracking(variant):
     whole = found("plain")[variant, "whole"]["state"]
     for mode in ("track", "rescue"):
@@ -78,7 +79,7 @@ def named(outcomes, *names):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ladder", LADDERS)
+@pytest.mark.parametrize("ladder", only(["0,1,2", "0,1"], LADDERS))
 def test_each_allocation_fails(ladder, variant):
     actual = outcomes(ladder, variant)
     if ladder == "3":
@@ -89,7 +90,7 @@ def test_each_allocation_fails(ladder, variant):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ladder", ["0,1,2", "2"])
+@pytest.mark.parametrize("ladder", only(["0,1,2"], ["0,1,2", "2"]))
 def test_each_rescue_is_reported(ladder, variant):
     actual = outcomes(ladder, variant)
     assert not named(actual, ""), actual
@@ -109,13 +110,13 @@ def name_of(case):
 
 
 @pytest.mark.parametrize("case", cases_of_budgets(), ids=name_of)
-@pytest.mark.parametrize("ladder", ["0,1,2", "2"])
+@pytest.mark.parametrize("ladder", only(["0,1,2"], ["0,1,2", "2"]))
 def test_budget_for_all_but_the_optimizer(ladder, case):
     assert outcome(ladder, case) == "offload"
 
 
 @pytest.mark.parametrize("case", cases_of_budgets(), ids=name_of)
-@pytest.mark.parametrize("ladder", ["0,1", "3"])
+@pytest.mark.parametrize("ladder", only(["0,1"], ["0,1", "3"]))
 def test_budget_without_offload(ladder, case):
     assert outcome(ladder, case) == "refuse"
 
@@ -123,7 +124,7 @@ def test_budget_without_offload(ladder, case):
 @pytest.mark.parametrize("case, updated", [(("adam-loop", "room", 2), 2), (("adamw-loop", "room", 2), 3), (("adamw-foreach", "room", 2), 3), (("sgd-loop", "room", 1), 2),
                                            (("sgd-loop", "budget"), 2), (("adam-foreach", "room", 2), 0), (("sgd-foreach", "room", 1), 0)],
                          ids=lambda value: name_of(value) if isinstance(value, tuple) else str(value))
-@pytest.mark.parametrize("ladder", ["0,1", "3"])
+@pytest.mark.parametrize("ladder", only(["0,1"], ["0,1", "3"]))
 def test_reason_names_what_is_half_done(ladder, case, updated):
     """AdamW's weight decay has been there before the large parameter's update runs out."""
     assert outcome(ladder, case) == "refuse"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from harness import LIBRARY, clean_environment
+from selection import only
 
-FULL = os.environ.get("KOILA_TESTS") == "full"
 PROGRAM = str(Path(__file__).with_name("recorded.py"))
 READER = LIBRARY.parents[1] / "tests" / "runtime" / "read_record"
 BUDGET = 3 << 20
@@ -79,7 +79,7 @@ def kill_after(tmp_path, seconds):
     assert record["pid"] == process.pid and "recorded.py exit 0" in record["command"] and record["torch"].startswith("2.")
 
 
-@pytest.mark.parametrize("number", range(50 if FULL else 6))
+@pytest.mark.parametrize("number", only(range(2), range(50)))
 def test_killed_at_some_moment(tmp_path, number):
     kill_after(tmp_path, random.Random(number).uniform(0, 0.5))
 
@@ -95,7 +95,7 @@ def test_children_of_a_fork_have_records_of_their_own_and_leave_their_parents_al
     assert not (tmp_path / f"{ends['idle']}.koila").exists()
 
 
-@pytest.mark.parametrize("end", ["exit", "error", "_exit", "segfault", "abort", "terminated"])
+@pytest.mark.parametrize("end", only(["exit", "segfault"], ["exit", "error", "_exit", "segfault", "abort", "terminated"]))
 def test_what_stays_after_each_end(tmp_path, end):
     done = run(tmp_path, end)
     assert done.stdout.count("step") == 3, done.stderr

@@ -12,6 +12,7 @@ import torch
 
 import test_bad_input
 from harness import LIBRARY, ROOT, clean_environment, koila_environment
+from selection import one_in, only
 from test_examples import STEPS, Example
 
 RULES = """
@@ -88,7 +89,7 @@ def assert_same(expected, found, names=None):
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize("rows", [1, 5, 6])
+@pytest.mark.parametrize("rows", only([5], [1, 5, 6]))
 def test_rules_split_and_are_exact(folder, plain, rows):
     found, whole, notes, log = run(folder, under(folder, "mine.rules", rows), *SPLIT)
     assert_same(plain, found, SPLIT)
@@ -116,7 +117,7 @@ def test_draws_are_repeated_in_backward(folder):
         assert "mine::noisy" not in whole
 
 
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("rows", only([5], [1, 5]))
 def test_wrong_rules_are_refused_with_a_line_each(folder, plain, rows):
     names = ["rows", "wrong_shape", "wrong_names", "wrong_mean", "writing"]
     found, whole, notes, log = run(folder, under(folder, "wrong.rules", rows), *names)
@@ -165,7 +166,7 @@ def whole_operators(report):
     return {op["op"] for op in report["full_batch_ops"]}
 
 
-@pytest.mark.parametrize("steps", [1, STEPS])
+@pytest.mark.parametrize("steps", only([STEPS], [1, STEPS]))
 def test_example_trains_in_a_third_of_its_memory(example, steps):
     process, report, saved = example.run(koila_environment("rescue", KOILA_CPU_MEMORY=f"{example.budget}B"), steps)
     assert process.returncode == 0, process.stderr[-3000:]
@@ -176,7 +177,7 @@ def test_example_trains_in_a_third_of_its_memory(example, steps):
     assert not wrong, f"{wrong[:5]}; tolerances {example.tolerances}"
 
 
-@pytest.mark.parametrize("rows", [1000, 300])
+@pytest.mark.parametrize("rows", only([300], [1000, 300]))
 def test_example_in_micro_batches(example, rows):
     process, report, saved = example.run(koila_environment("rescue", microbatch=rows))
     assert process.returncode == 0, process.stderr[-3000:]
@@ -275,7 +276,7 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
+@pytest.mark.parametrize("name", one_in(3, BAD_FILES))
 def test_bad_file_is_said_and_the_program_runs_on(tmp_path, name):
     make, said = BAD_FILES[name]
     path, report = tmp_path / "my.rules", tmp_path / "report.json"
@@ -300,7 +301,7 @@ GOOD_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD_FILES)
+@pytest.mark.parametrize("name", one_in(2, GOOD_FILES))
 def test_good_file_says_nothing(tmp_path, name):
     put(tmp_path / "my.rules", GOOD_FILES[name])
     result = test_bad_input.python(KOILA_RULES=str(tmp_path / "my.rules"), KOILA_STRICT="1")

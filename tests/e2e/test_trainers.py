@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from harness import HERE, clean_environment, differences, koila_environment
+from selection import in_full
 
 MISSING = [name for name in ("transformers", "accelerate", "lightning", "torchvision") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
-TRAINERS = ["hugging_face", "by_lightning"]
 TOLERANCE = 1e-9  # the loss that a Hugging Face model returns is float32
 OF_LOGS = 1e-6
 
@@ -47,8 +47,7 @@ class Script:
                 + differences(rest, {k: v for k, v in found.items() if k not in logs}, TOLERANCE))
 
 
-@pytest.mark.parametrize("accumulate", [2, 1])
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name, accumulate", [("hugging_face", 2), in_full(("by_lightning", 2)), in_full(("hugging_face", 1)), ("by_lightning", 1)])
 def test_trainer(name, accumulate, tmp_path):
     """One test a script: most of the time goes into starting it."""
     script = Script(name, accumulate, tmp_path)

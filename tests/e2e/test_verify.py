@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from harness import Case, assert_equal, clean_environment, koila_environment, plain, run as run_case
+from selection import only
 
 SCRIPT = textwrap.dedent("""
     import torch, torch.nn as nn, torch.nn.functional as F
@@ -48,7 +49,7 @@ def test_without_a_rule_there_is_nothing_to_find(tmp_path):
     assert run(tmp_path, "mixed", "", KOILA_VERIFY="1").stdout == "done\n"
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("rows", only([2], [1, 2, 5]))
 @pytest.mark.parametrize("family", ["cnn", "gpt", "lstm_time_major", "batch_norm_unet", "clip", "dice", "moco"])
 def test_right_rules_pass(family, rows):
     case = Case(family, "adamw", dtype="float64")

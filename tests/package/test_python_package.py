@@ -127,7 +127,7 @@ def test_an_isolated_build_sees_the_torch_of_the_environment(tmp_path):
     assert facts.stdout.split("\n")[0] == torch.__version__, facts.stderr
 
 
-@pytest.mark.skipif(os.environ.get("KOILA_TESTS") != "full", reason="compiles for minutes (KOILA_TESTS=full)")
+@pytest.mark.full  # compiles for minutes
 def test_pip_builds_for_the_torch_of_the_environment(packages, tmp_path):
     """All of it, and pip's build isolation: needs an index for meson-python."""
     fresh = Environment(tmp_path / "venv", torch=True)
