@@ -36,6 +36,11 @@ namespace koila {
 
 namespace {
 
+// Its inner operators say which result looks at what: a write to one must show in the other.
+struct UndeclaredView : CannotJoin {
+  const char* what() const noexcept override { return "a result that looks at an argument, which its schema does not say"; }
+};
+
 struct NotDense : CannotJoin {
   const char* what() const noexcept override { return "a result that is no dense tensor"; }
 };
@@ -402,7 +407,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
   for (int tries = 0;;) {
     std::exception_ptr ran_out;
     try {
-      if (!joined) joined.emplace(instruction_for(call));
+      if (!joined) note_write(joined.emplace(instruction_for(call)));
       Instruction& in = *joined;
       catch_up();
       in.in_float = false;
@@ -505,6 +510,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
     }
 
     if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();
+    if (alias != nullptr && !traits.may_view && traits.composite) throw UndeclaredView();
     if (alias != nullptr && traits.may_view && aliases_at_full_size(call.op.schema().name(), *alias->full, sizes)) {
       if (!full_views) {
         NoInterceptGuard no_intercept;
@@ -579,6 +585,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
 std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOutput> outputs) {
   const OpTraits& traits = op_traits(call.op);
   Instruction in = instruction_for(call);
+  note_write(in);
   if (!in.by_user && may_run_in_float(in, call)) {
     in.in_float = std::any_of(outputs.begin(), outputs.end(), [](const KnownOutput& o) { return !o.handed_back.defined() && o.placement.is_partial() && is_half(o.dtype); });
   }

@@ -369,6 +369,8 @@ class Region : public std::enable_shared_from_this<Region> {
   static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
+  bool saves_folded_copy(const Instruction& in, ValueId id) const;
+  void note_write(const Instruction& in);  // that is about to join
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
@@ -442,6 +444,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<Instruction> instructions_;
   std::vector<Value> values_;
   std::vector<Group> groups_;
+  std::set<uint32_t> written_groups_;  // that an operator of the region writes to in place
   std::vector<Capture> captures_;
   ska::flat_hash_map<const c10::TensorImpl*, uint32_t> capture_index_;  // the latest capture of a tensor
   std::vector<Use> uses_;
