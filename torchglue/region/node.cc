@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "torchglue/collectives.h"
 #include "torchglue/proof/invariants.h"
@@ -21,6 +22,7 @@
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
+#include "torchglue/tensor_memory.h"
 
 namespace koila {
 
@@ -456,6 +458,24 @@ void Region::let_go_of_used_up(const std::vector<ValueId>& values) {
     value.used_up = true;
   }
   prune();
+}
+
+// Note [What a region may own]
+// A capture owns the graph that it hangs on, and that graph what its nodes have saved, which may be tensors that stand for values of this region: conversions leave graphs
+// as they are where an operator stays whole. Such a tensor owns the region, and the two would live for ever; a backward pass frees what was saved, and a step that is refused has
+// none. A region whose node is gone takes no part in any backward pass. So at a step's end it keeps the memory of what it reads, and no graph.
+void Region::let_go_of_graphs() {
+  if (released_ || node_ != nullptr) return;
+  std::vector<at::Tensor> graphs;  // dropped last: what they had saved may end this region
+  for (Capture& capture : captures_) {
+    if (!capture.tensor.defined() || !has_node(capture.tensor)) continue;
+    at::Tensor handle = handle_of(capture.tensor);
+    graphs.push_back(std::exchange(capture.tensor, std::move(handle)));
+    capture.requires_grad = false;
+    capture.graph = nullptr;
+    capture.edge = -1;
+  }
+  if (!graphs.empty()) session().log(KOILA_LOG_DEBUG, "a region without a node let go of " + std::to_string(graphs.size()) + " graphs at the end of a step");
 }
 
 void Region::release() {

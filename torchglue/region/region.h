@@ -277,6 +277,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // The engine has let go of what the nodes that the last pass ran had saved.
   void backward_done();
   void release();
+  // The step is over: see Note [What a region may own].
+  void let_go_of_graphs();
   bool released() const { return released_; }
 
   const Value& value(ValueId id) const { return values_[id]; }

@@ -125,6 +125,7 @@ void end_step() {
   s.forget_step();
   s.live_regions();
   if (s.engine_depth > 0) return;
+  for (const auto& region : s.live_regions()) region->let_go_of_graphs();
   if (s.live_regions().empty() || std::uncaught_exceptions() > 0) raw_memory().clear();
   s.sizes.end();
   s.offload.end();
