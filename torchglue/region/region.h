@@ -402,7 +402,7 @@ class Region : public std::enable_shared_from_this<Region> {
   size_t signature_of(const Instruction& instruction, bool sizes) const;
   Trial attempt(const Instruction& instruction, Frame& all, Rows rows, double share, std::vector<at::Tensor>& directions, double phase);
   std::vector<std::optional<Fingerprint>> prints(const Instruction& instruction, const Trial& trial, int64_t all, RowRange rows, size_t& outputs) const;
-  double coarsest(const Instruction& instruction, at::ScalarType type) const;
+  double coarsest(const Instruction& instruction) const;
   // What is wrong with the operator, or "".
   std::string contradiction(const Instruction& instruction, Frame& all, Rows first, Rows second);
 
