@@ -88,7 +88,7 @@ size_t Region::signature_of(const Instruction& in, bool sizes) const {
   for (const Argument& argument : in.arguments) {
     for (const Operand& o : argument.operands) {
       if (o.kind == Operand::Kind::kValue) add(values_[o.id].placement, values_[o.id].sizes, values_[o.id].dtype);
-      if (o.kind == Operand::Kind::kUse) add(uses_[o.id].placement, captures_[uses_[o.id].capture].tensor.sizes(), captures_[uses_[o.id].capture].tensor.scalar_type());
+      if (o.kind == Operand::Kind::kUse) add(uses_[o.id].placement, captures_[uses_[o.id].capture].as_read().sizes(), captures_[uses_[o.id].capture].tensor.scalar_type());
     }
     if (sizes && argument.operands.empty()) hash_constant(key, argument.constant);
   }

@@ -339,6 +339,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
         throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
       }
       const bool looks = view_instead(op.op).has_value();  // the memory stays as it is
+      if (traits.metadata && !looks && op.op.schema().name() != "aten::detach_") throw CannotConvert(op.op.schema().name() + " changes in place how a tensor of the step (" + describe(*written) + ") looks at its memory.");
       if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }

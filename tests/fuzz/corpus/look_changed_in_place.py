@@ -20,19 +20,19 @@ def program(note):
         h0.unsqueeze_(0)
         h2 = torch.tensordot(h0, w1, dims=1)
         h3 = (h1 * 2).sum(1)
-        h4 = h3.sin()
+        h4 = h3 * 0.7
         h3.t_()
         h5 = h3 * 0.5
         h3.t_()
         h6 = (h3 + h4) @ w1
         h6.unsqueeze_(1).mul_(0.5)
-        h7 = h6.cos()
+        h7 = h6 * 2
         h6.squeeze_(1)
         h8 = h1 * 1.5
         h9 = h8.sum((1, 2))
         h8.transpose_(0, 2)
         h8.add_(1)
-        h10 = h8.swapaxes(0, 2).exp()
+        h10 = h8.swapaxes(0, 2).sin()
         h10.swapaxes_(1, 2)
         l0 = -(h0.softmax(-1) * h0.log_softmax(-1)).sum(-1).mean() + h2.square().mean()
         l1 = h5.square().mean() + h7.mean() + h6.abs().mean() + (h9 + h8.mean((0, 1))).square().mean() + h10.mean()

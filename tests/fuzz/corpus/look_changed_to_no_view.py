@@ -20,7 +20,7 @@ def program(note):
         x0 = note.data(torch.randn(b0, 6))
         h0 = (x0 @ w0).tanh()
         h1 = h0 * 2
-        h2 = h1.sin()
+        h2 = h1 * 3
         h1.as_strided_((8, b0), (1, 8))
         h3 = h0.detach() * 3
         h4 = h3.cos()
