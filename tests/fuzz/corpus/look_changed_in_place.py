@@ -1,4 +1,4 @@
-"""The program's tensor is another view from unsqueeze_ on: the operator that had made it was believed to have given that, and its parts had another shape."""
+"""Tensors that the program looks at in another way after unsqueeze_, t_, transpose_ and the like, while what was made before is still read."""
 
 import torch
 import torch.nn as nn
