@@ -421,25 +421,32 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
   }
 }
 
+// How the view of a real tensor that is marked as split is split itself. No region reads the tensor for that: it is about to be another.
+std::optional<Mark> mark_of_view(const c10::OperatorHandle& view, at::ArrayRef<c10::IValue> arguments, const at::Tensor& x) {
+  const Mark* mark = session().marks.find(x.unsafeGetTensorImpl());
+  if (mark == nullptr) return std::nullopt;
+  OpCall call = call_of(view, arguments, mark->batch);
+  call.args()[0].tensors[0].placement = mark->placement;
+  if (ask(op_traits(view).rule, call) != Verdict::kLocal || call.outputs().empty() || !call.outputs()[0].is_shard()) return std::nullopt;
+  Mark seen = *mark;
+  seen.placement = call.outputs()[0];
+  return seen;
+}
+
 // Note [Changes of metadata]
 // squeeze_, unsqueeze_ and t_ write nothing to memory: the program's tensor looks at it in another way from then on. What a region would write to its
 // own tensor shows nowhere, so the view is made instead, split as its rule says, and the program's tensor takes its place.
-std::optional<c10::OperatorHandle> view_instead(const c10::OperatorHandle& op) {
-  const std::string twin(functional_twin(op.schema().name()));
-  return twin.empty() ? std::nullopt : c10::Dispatcher::singleton().findSchema({twin, op.schema().overload_name()});
-}
-
 void change_metadata(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   const at::Tensor x = arguments[0].toTensor();
   const auto entry = deferred_registry().find(x.unsafeGetTensorImpl());
-  std::optional<Mark> mark;
-  if (const auto view = view_instead(op)) {
+  const auto view = view_instead(op);
+  if (view && entry.region != nullptr && !entry.region->materialised(entry.value)) {
     torch::jit::Stack made(arguments.begin(), arguments.end());
     view->callBoxed(made);
     const at::Tensor seen = made[0].toTensor();
     const auto as_view = deferred_registry().find(seen.unsafeGetTensorImpl());
-    if (entry.region != nullptr && as_view.region == entry.region && !entry.region->materialised(entry.value)) {
+    if (as_view.region == entry.region && !entry.region->materialised(entry.value)) {
       if (seen.is_same(x)) return put_results(stack, arguments.size(), {x});
       c10::TensorImpl* impl = x.unsafeGetTensorImpl();
       impl->set_sizes_and_strides(seen.sizes(), seen.strides(), seen.storage_offset());
@@ -447,8 +454,8 @@ void change_metadata(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
       entry.region->shared_from_this()->rebind(as_view.value, x);
       return put_results(stack, arguments.size(), {x});
     }
-    if (const Mark* found = session().marks.find(seen.unsafeGetTensorImpl())) mark = *found;
   }
+  const std::optional<Mark> mark = view ? mark_of_view(*view, arguments, x) : std::nullopt;
   if (entry.region != nullptr) entry.region->shared_from_this()->hand_over(entry.value, x, /*whole=*/true);
   session().marks.remove(x.unsafeGetTensorImpl());
   run_eagerly(op, keys, stack);

@@ -3,6 +3,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <optional>
+
 #include "torchglue/placement/rule.h"
 
 namespace koila {
@@ -37,6 +39,9 @@ struct OpTraits {
 
 // Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.
 const OpTraits& op_traits(const c10::OperatorHandle& op);
+
+// The operator that makes the view which this one would have its argument become (unsqueeze of unsqueeze_), see Note [Changes of metadata]. Nothing where it does something else, too.
+std::optional<c10::OperatorHandle> view_instead(const c10::OperatorHandle& op);
 
 // The call as the rules see it, nothing of it split. `batch`: rows; 0 where that is still to be said.
 OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t batch);

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from fuzz_driver import Worker  # noqa: E402
-from precision import AUTOCAST, FLOAT32  # noqa: E402
+from precision import AUTOCAST, FLOAT32, FLOAT64  # noqa: E402
 from program import Script  # noqa: E402
 from verdict import Setting  # noqa: E402
 
@@ -29,7 +29,7 @@ def settings():
 def blobs():
     """Each program with its plain values."""
     plain = Worker()
-    made = {path.stem: plain.ask("again", Script(str(path))) for path in SCRIPTS}
+    made = {path.stem: plain.ask("again", Script(str(path), precision=AUTOCAST if "autocast()" in path.read_text() else FLOAT64)) for path in SCRIPTS}
     plain.end()
     return made
 

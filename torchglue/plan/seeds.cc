@@ -261,7 +261,7 @@ Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) 
       if (op.in_place && first != kNoTapeValue) {
         const bool frozen = read_whole.count(tape.values()[first].group) > 0;
         plan.frozen[&op - tape.ops().data()] = frozen;
-        const bool kept = !frozen && writes_per_row(plan, op, call, verdict);
+        const bool kept = view_instead(op.op) ? splits(verdict) : !frozen && writes_per_row(plan, op, call, verdict);
         if (!kept && !tape.values()[first].differentiable()) {
           whole.insert(tape.values()[first].group);
           again = true;

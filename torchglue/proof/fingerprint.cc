@@ -236,8 +236,8 @@ double rounding(at::ScalarType type, at::DeviceType device) {
   }
 }
 
-at::Tensor roundings(const at::Tensor& t, double phase) {
-  const double one = rounding(t.scalar_type(), t.device().type()), strength = one < 1e-5 ? 8 * one : 2 * one;
+at::Tensor roundings(const at::Tensor& t, double phase, double coarsest) {
+  const double one = std::max(rounding(t.scalar_type(), t.device().type()), coarsest), strength = one < 1e-5 ? 8 * one : 2 * one;
   const auto wide = t.options().requires_grad(false).dtype(c10::toRealValueType(t.scalar_type()) == at::kDouble ? at::kDouble : at::kFloat);
   return at::arange(t.numel(), wide).add_(1).mul_(phase).sin_().mul_(strength).add_(1).view(t.sizes());
 }

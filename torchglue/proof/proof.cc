@@ -36,6 +36,7 @@ Proof::Proof(Region& region, const Region::Schedule& plan, const std::vector<Val
     const Instruction& in = region_.instructions_[i];
     random |= in.random || in.makes_fresh_memory();
     key_ = combined(key_, std::hash<const void*>()(&in.op.schema()));
+    rounding_ = std::max(rounding_, region_.coarsest(in));
     for (ValueId out : in.outputs) {
       if (out != kNoValue) note(region_.values_[out]);
     }

@@ -1,6 +1,7 @@
 // KOILA_VERIFY: whether the placement rules told the truth.
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -30,11 +31,22 @@ namespace {
 // operands; outputs and gradients have to agree, side by side where they are Shard, summed where they are Partial. Parts of a Partial
 // operand are any two tensors that sum up to it. Random operators are passed over, and koila's own that hands back what was found out from all
 // rows. A call that was found good is not tested again, nor is one like it but for its sizes when a few of these were. What is no more than rounding is told from what is as
-// in Note [Proof]: the operator is run on operands that are shaken.
+// in Note [Proof]: the operator is run on operands that are shaken, by roundings of the least precise type that it has to do with. That may be autocast's: single precision that is
+// cast to bfloat16 on the way shows no roundings of its own. Backward runs without autocast, whatever the call that brought the test about runs in: that is how programs call it.
 
 bool is_number(at::ScalarType dtype) { return at::isFloatingType(dtype) || at::isComplexType(dtype); }
 
-at::Tensor shaken(const at::Tensor& t, double phase) { return (t.contiguous() * roundings(t, phase)).to(t.scalar_type()); }
+at::Tensor shaken(const at::Tensor& t, double phase, double coarsest) { return (t.contiguous() * roundings(t, phase, coarsest)).to(t.scalar_type()); }
+
+// One rounding of the type that autocast has the operator, or what it is made of, compute in; 0: it has no part in it.
+double autocast_rounding(const c10::OperatorHandle& op, const OpState& state, at::DeviceType device) {
+  if (!at::autocast::is_autocast_available(device)) return 0;
+  const c10::DispatchKey key = at::autocast::get_autocast_dispatch_key_from_device_type(device);
+  if (!state.included.has(key) && state.excluded.has(key)) return 0;
+  const bool by_itself = op.schema().name().starts_with("aten::") && !op.hasKernelForDispatchKey(key) && !op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  if (by_itself) return 0;
+  return rounding(device == at::kCPU ? state.autocast_cpu : device == at::kCUDA ? state.autocast_cuda : at::kBFloat16, device);
+}
 
 void hash_constant(size_t& key, const c10::IValue& value) {
   key = combined(key, static_cast<size_t>(value.isList()));
@@ -65,6 +77,7 @@ std::vector<at::Tensor> flattened(const torch::jit::Stack& results) {
 size_t Region::signature_of(const Instruction& in, bool sizes) const {
   size_t key = std::hash<const void*>()(&in.op.schema());
   key = combined(key, static_cast<size_t>(batch_));
+  key = combined(key, static_cast<size_t>(autocast_rounding(in.op, in.state, device_.type()) * 0x1p52));
   const auto add = [&](const Placement& p, at::IntArrayRef of, at::ScalarType dtype) {
     key = combined(key, static_cast<size_t>(p.kind) * 64 + static_cast<size_t>(p.dim));
     key = combined(key, static_cast<size_t>(dtype) * 64 + of.size());
@@ -75,7 +88,7 @@ size_t Region::signature_of(const Instruction& in, bool sizes) const {
   for (const Argument& argument : in.arguments) {
     for (const Operand& o : argument.operands) {
       if (o.kind == Operand::Kind::kValue) add(values_[o.id].placement, values_[o.id].sizes, values_[o.id].dtype);
-      if (o.kind == Operand::Kind::kUse) add(uses_[o.id].placement, captures_[uses_[o.id].capture].tensor.sizes(), captures_[uses_[o.id].capture].tensor.scalar_type());
+      if (o.kind == Operand::Kind::kUse) add(uses_[o.id].placement, captures_[uses_[o.id].capture].as_read().sizes(), captures_[uses_[o.id].capture].tensor.scalar_type());
     }
     if (sizes && argument.operands.empty()) hash_constant(key, argument.constant);
   }
@@ -93,10 +106,11 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   frame.values.resize(values_.size());
   frame.uses.resize(uses_.size());
   std::vector<std::pair<Operand, at::Tensor>> leaves;
+  const double strength = phase > 0 ? coarsest(in) : 0;
   const auto stand_in = [&](const Operand& o, at::Tensor local, bool differentiable) {
     local = local.detach();
     if (phase > 0 && is_number(local.scalar_type()) && local.numel() > 0) {
-      local = shaken(local, phase);
+      local = shaken(local, phase, strength);
     } else if (in.in_place) {
       local = local.clone();
     }
@@ -149,6 +163,7 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   for (const auto& [o, leaf] : leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
   ++session().engine_depth;  // a pass of koila's own
   const auto depth = c10::make_scope_exit([] { --session().engine_depth; });
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto found = torch::autograd::Engine::get_default_engine().execute(roots, parts, /*keep_graph=*/false, /*create_graph=*/false,
                                                                            /*accumulate_grad=*/false, inputs);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -199,7 +214,7 @@ std::string Region::contradiction(const Instruction& in, Frame& all, Rows first,
       if (a[i]->entries == 0) parts[i] = parts[i].of_sum();
     }
     const auto& t = i < outputs ? together.outputs[i] : together.gradients[i - outputs].second;
-    if (distance(*whole[i], parts[i]) > std::max(1e-12, tolerance(coarsest(in, t.scalar_type())))) suspects.push_back(i);
+    if (distance(*whole[i], parts[i]) > std::max(1e-12, tolerance(std::max(coarsest(in), rounding(t.scalar_type(), device_.type()))))) suspects.push_back(i);
   }
   if (suspects.empty()) return {};
   std::vector<double> noise(whole.size(), 0);
@@ -220,8 +235,8 @@ std::string Region::contradiction(const Instruction& in, Frame& all, Rows first,
 }
 
 // One rounding of the least precise type that the operator has to do with.
-double Region::coarsest(const Instruction& in, at::ScalarType type) const {
-  double most = rounding(type, device_.type());
+double Region::coarsest(const Instruction& in) const {
+  double most = autocast_rounding(in.op, in.state, device_.type());
   for (const Argument& argument : in.arguments) {
     for (const Operand& o : argument.operands) {
       if (o.kind == Operand::Kind::kValue) most = std::max(most, rounding(values_[o.id].dtype, device_.type()));

@@ -57,7 +57,7 @@ class Proof::Jitter final : public FrameWatch {
       if (id == kNoValue || id >= frame.values.size() || !frame.values[id].defined()) continue;
       const at::Tensor& local = frame.values[id];
       const at::NoGradGuard no_grad;
-      if (can_be_shaken(local) && !looks_at_operand(in, frame, id)) shake(local, phase_ + static_cast<double>(i));
+      if (can_be_shaken(local) && !looks_at_operand(in, frame, id)) shake(local, phase_ + static_cast<double>(i), region_.coarsest(in));
     }
   }
 
@@ -66,7 +66,7 @@ class Proof::Jitter final : public FrameWatch {
     if (!can_be_shaken(local)) return local;
     const at::NoGradGuard no_grad;
     at::Tensor copy = local.clone();
-    shake(copy, phase_ + 0.5 + static_cast<double>(use));
+    shake(copy, phase_ + 0.5 + static_cast<double>(use), 0);
     return copy;
   }
 
@@ -77,8 +77,8 @@ class Proof::Jitter final : public FrameWatch {
   }
 
   // In its memory: what autograd has saved of it is the same tensor, and no version tells.
-  static void shake(const at::Tensor& local, double phase) {
-    const at::Tensor data = local.variable_data(), pattern = roundings(data, phase);
+  static void shake(const at::Tensor& local, double phase, double coarsest) {
+    const at::Tensor data = local.variable_data(), pattern = roundings(data, phase, coarsest);
     if (data.scalar_type() == pattern.scalar_type()) {
       data.mul_(pattern);
     } else {

@@ -130,7 +130,7 @@ void Region::add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient) {
   if (proof_ != nullptr) proof_->add_gradient(use, rows, gradient);
   at::Tensor& total = totals_[use];
   const Placement& placement = uses_[use].placement;
-  const at::Tensor& full = captures_[uses_[use].capture].tensor;
+  const at::Tensor& full = captures_[uses_[use].capture].as_read();
   if (placement.is_shard()) {
     if (!total.defined()) total = boundaries().zeros_like(full.detach(), gradient.scalar_type());
     send_out(total, placement, rows, gradient);

@@ -58,6 +58,8 @@ struct Capture {
   const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
   c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
 
+  // What operators read, with the sizes that it had then: transpose_ gives the program's tensor others.
+  const at::Tensor& as_read() const { return before.defined() ? before : tensor; }
   bool is_of(const at::Tensor& t) const { return of._unsafe_get_target() == t.unsafeGetTensorImpl(); }
 };
 
@@ -406,7 +408,7 @@ class Region : public std::enable_shared_from_this<Region> {
   size_t signature_of(const Instruction& instruction, bool sizes) const;
   Trial attempt(const Instruction& instruction, Frame& all, Rows rows, double share, std::vector<at::Tensor>& directions, double phase);
   std::vector<std::optional<Fingerprint>> prints(const Instruction& instruction, const Trial& trial, int64_t all, RowRange rows, size_t& outputs) const;
-  double coarsest(const Instruction& instruction, at::ScalarType type) const;
+  double coarsest(const Instruction& instruction) const;
   // What is wrong with the operator, or "".
   std::string contradiction(const Instruction& instruction, Frame& all, Rows first, Rows second);
 

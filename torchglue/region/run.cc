@@ -108,7 +108,7 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   const NoInferenceMode no_inference;
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
-  at::Tensor local = capture.before.defined() ? capture.before : capture.tensor;
+  at::Tensor local = capture.as_read();
   if (capture.requires_grad || local.requires_grad()) local = handle_of(local);  // or was frozen when it joined
   if (use.placement.is_shard()) {
     at::AutoDispatchBelowADInplaceOrView no_autograd;

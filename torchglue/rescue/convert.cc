@@ -204,6 +204,16 @@ std::unique_ptr<torch::autograd::AutogradMeta> view_meta_of(const at::Tensor& ma
   return std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(same), std::nullopt, /*shared_view_info=*/true, meta->get_creation_meta());
 }
 
+// Note [Tensors that changed their look]
+// After h.unsqueeze_(0) the program's tensor stands for the view that this made, and the value that an operator had given before is nobody's: it gets a tensor of the region's own, with
+// the sizes that it had then. A conversion makes the view (view_instead()) and gives it to the program's tensor.
+at::Tensor alive_as(const TapeValue& value) {
+  const at::Tensor t = value.weak.expired() ? at::Tensor() : value.lock();
+  if (!t.defined() || t.layout() != at::kStrided) return t;
+  const bool same = t.sizes() == at::IntArrayRef(value.sizes) && t.strides() == at::IntArrayRef(value.strides) && t.storage_offset() == value.storage_offset;
+  return same ? t : at::Tensor();
+}
+
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
@@ -328,13 +338,15 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (written == nullptr || written->is_capture() || !needed[written->producer] || is_seed(plan, op.refs[0].value)) {
         throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
       }
-      if (staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
+      const bool looks = view_instead(op.op).has_value();  // the memory stays as it is
+      if (traits.metadata && !looks && op.op.schema().name() != "aten::detach_") throw CannotConvert(op.op.schema().name() + " changes in place how a tensor of the step (" + describe(*written) + ") looks at its memory.");
+      if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
       OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
       // Rules are asked only of calls that read something split.
       const Verdict verdict = reads_split(plan, op) && traits.in_place ? ask(traits.rule, call) : Verdict::kNo;
-      if (plan.frozen[i] || !writes_per_row(plan, op, call, verdict)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+      if (!looks && (plan.frozen[i] || !writes_per_row(plan, op, call, verdict))) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       if (is_dropped(op, ref)) continue;
@@ -568,7 +580,9 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
         if (stack[arg].isTensor() && stack[arg].toTensor().defined() && entry_of(stack[arg].toTensor()).region != nullptr) known = false;
       }
     }
-    const bool on_kept_data = traits.writes && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying.keeps_data(tape.values()[op.outputs[0]].group);
+    const auto view = view_instead(op.op);
+    const bool on_kept_data = traits.writes && !view && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying.keeps_data(tape.values()[op.outputs[0]].group);
+    if (view) known = false;
     if (known && traits.writes) {
       const auto entry = stack[0].isTensor() ? entry_of(stack[0].toTensor()) : DeferredRegistry::Entry{};
       known = traits.in_place && entry.region == region.get() && !call.outputs().empty() &&
@@ -591,7 +605,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
           break;
         }
         const TapeValue& value = tape.values()[out];
-        const at::Tensor alive = value.weak.expired() ? at::Tensor() : value.lock();
+        const at::Tensor alive = alive_as(value);
         for (const TapeRef& ref : op.refs) {
           const TapeValue& in = tape.values()[ref.value];
           const bool same = ref.value == out || (op.in_place && in.group == value.group && ref.arg == 0);
@@ -635,11 +649,11 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     if (view_of_capture) {
       // A view of a seed is real; the program's own when it is alive.
       bool all_alive = same_storage;
-      for (TapeValueId out : op.outputs) all_alive &= out != kNoTapeValue && tape.values()[out].lock().defined();
+      for (TapeValueId out : op.outputs) all_alive &= out != kNoTapeValue && alive_as(tape.values()[out]).defined();
       if (all_alive) {
         const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
         for (size_t o = 0; o < op.outputs.size(); ++o) {
-          const at::Tensor t = tape.values()[op.outputs[o]].lock();
+          const at::Tensor t = alive_as(tape.values()[op.outputs[o]]);
           handles[op.outputs[o]] = t;
           const Placement& p = call.outputs()[list ? 0 : o];
           if (p.is_shard()) s.marks.add(t, p, plan.batch, micro_batch);
@@ -651,7 +665,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
     {
       const ProgramStateGuard state(tape.state(op.state));
       const PlaceScope place(op.place);
-      call_again(op.op, stack);
+      call_again(view ? *view : op.op, stack);
     }
     size_t flat = 0;
     RealValues::for_each_result(stack, [&](const at::Tensor& t) {
@@ -659,7 +673,7 @@ int64_t convert(Tape& tape, const Plan& plan, Graphs graphs) {
       ++flat;
       if (out == kNoTapeValue || !t.defined()) return;
       if (tape.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
-      const at::Tensor alive = tape.values()[out].weak.expired() ? at::Tensor() : tape.values()[out].lock();
+      const at::Tensor alive = alive_as(tape.values()[out]);
       handles[out] = alive.defined() ? take_place(t, alive) : t;
     });
   }
