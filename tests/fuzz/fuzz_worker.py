@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts" / "lib")]
 
 import reached  # noqa: E402
 import torch  # noqa: E402
-from compare import Reference  # noqa: E402
+from fuzz_compare import Reference  # noqa: E402
 from generate import generate, outcome, plain_values  # noqa: E402
 from koila_abi import CPU, Koila  # noqa: E402
 from notes import Notes  # noqa: E402

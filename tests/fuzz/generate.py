@@ -3,7 +3,7 @@
 import random
 
 import torch
-from compare import Reference
+from fuzz_compare import Reference
 from context import Context
 from kinds import LATER, WEIGHTS
 from notes import Notes

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import fuzz_driver
-from compare import Reference
+from fuzz_compare import Reference
 from fuzz_driver import Gone, Worker
 from ranks_generate import IMPORTS, RankProgram
 from verdict import Setting

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ranks_driver  # noqa: E402
-from compare import Reference  # noqa: E402
+from fuzz_compare import Reference  # noqa: E402
 from verdict import Setting  # noqa: E402
 
 

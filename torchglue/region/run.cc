@@ -177,6 +177,7 @@ void Region::send_out(const at::Tensor& full, const Placement& placement, Rows r
 // runs on its operands in single precision (Instruction::in_float), and what it gives stays so from operator to operator, up to the sum over all
 // micro-batches, which is rounded to the type that the program knows. Its gradient comes back the same way, and is rounded at the operands. Views of such a
 // sum, and what writes to it, run on it as it is (keeps_float); for any other operator it is rounded first.
+
 // Note [Folded copies]
 // A matmul() folds the leading dimensions of what it reads into one. At the full batch that may take a copy, and the copy is what its node saves; of one row it is a view, and
 // a write in place to the value would then be one to what was saved. Where the value is written to in place, a micro-batch's operator is given a copy as well.
