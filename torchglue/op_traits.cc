@@ -140,8 +140,9 @@ OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argument
 
 std::optional<c10::OperatorHandle> view_instead(const c10::OperatorHandle& op) {
   const OpTraits& traits = op_traits(op);
+  if (!traits.metadata || !traits.in_place) return std::nullopt;
   const std::string twin(functional_twin(op.schema().name()));
-  if (!traits.metadata || !traits.in_place || twin.empty()) return std::nullopt;
+  if (twin.empty()) return std::nullopt;
   auto view = c10::Dispatcher::singleton().findSchema({twin, op.schema().overload_name()});
   if (!view && twin == "aten::transpose") view = c10::Dispatcher::singleton().findSchema({twin, "int"});  // the one whose overloads have other names
   // `resize` makes a copy, and detach_ changes the graph.

@@ -13,7 +13,7 @@ uint32_t source_line_now();
 // The same, but 0 where that would be C++'s.
 uint32_t python_line_now();
 
-// The innermost of its lines, as "file:line in function"; "" where there is none.
+// The innermost line of that place, as "file:line in function"; an empty text for the number 0.
 std::string source_line_text(uint32_t number);
 
 }  // namespace koila

@@ -83,8 +83,7 @@ static std::string describe_region(const std::vector<Instruction>& instructions,
 }
 
 void Region::broken(const char* invariant, const std::string& detail, size_t instruction) {
-  if (broken_ != nullptr || !condemned_.empty()) return;
-  broken_ = std::make_shared<Finding>(Finding{invariant, instruction, detail, {}});
+  broken(Finding{invariant, instruction, detail, {}});
 }
 
 void Region::broken(const Finding& finding) {

@@ -44,7 +44,7 @@ bool same_shape(const Fingerprint& a, const Fingerprint& b);  // as many entries
 double rounding(at::ScalarType type, at::DeviceType device);
 // What to multiply a tensor's entries by so that they are as if rounded otherwise, and a little more so: as good as random, and another for each `phase`.
 at::Tensor roundings(const at::Tensor& tensor, double phase, double coarsest = 0);
-// A copy in memory that is nobody's tensor's. Undefined where there is none.
+// A copy in host memory that no account of tensors counts. Undefined where the host has no memory for it.
 at::Tensor on_host(const at::Tensor& tensor, at::ScalarType type);
 // How far apart two that differ in their order of summation are at the most, without a closer look.
 double tolerance(double rounding);

@@ -84,7 +84,7 @@ class Proof {
   std::vector<Difference> differences(const Stretch& one, const Stretch& other) const;
   void hold_against_another_size(const Backward& backward);
   void hold_against_another_size(const Stretch& stretch, const Backward& backward);
-  // The first that rounding does not explain; -1: there is none.
+  // The index of the first difference that rounding does not explain; -1 if rounding explains all of them.
   int64_t first_real(const Stretch& one, const Stretch& other, int64_t size, const Backward& backward);
   size_t at_fault(const Stretch& stretch, int64_t size);
   size_t reader_of(uint32_t use) const;

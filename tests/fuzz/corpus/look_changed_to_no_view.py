@@ -1,4 +1,4 @@
-"""as_strided_ and resize_, of which one is a view that no rule splits and the other is none; and transpose_ of what a region has read from outside of it."""
+"""as_strided_() makes a view that no rule splits, resize_() makes no view, and transpose_() changes a tensor that a region has read from outside."""
 
 import torch
 import torch.nn as nn
