@@ -72,7 +72,7 @@ function glance() {
 
   const cost = run.ladder.filter((rung) => rung.rung !== "refuse").reduce((sum, rung) => sum + rung.seconds, 0);
   const tiles = element("div", {class: "tiles"});
-  tiles.append(tile("Steps", formatCount(run.steps), run.steps > 0 && run.seconds > 0 ? `${formatSpan(run.seconds / run.steps)} each, all in all` : ""));
+  tiles.append(tile("Steps", formatCount(run.steps), run.per_step > 0 ? `${formatSpan(run.per_step)} each` : ""));
   tiles.append(tile("Rescued", formatCount(run.rescues), run.rescues > 0 && cost > 0 ? `${formatSpan(cost)} in all` : ""));
   tiles.append(tile("Refused", formatCount(run.refusals), "", {kind: run.refusals > 0 ? "bad" : ""}));
   if (run.micro_batch > 0) tiles.append(tile("Micro-batch in use", formatCount(run.micro_batch), run.batch > 0 ? `of ${plural(run.batch, "row")}` : "rows"));
@@ -209,7 +209,7 @@ function outOfMemory() {
 }
 
 function howItWentOn(event) {
-  if (!event.rescued) return event.reason || "the program got the error";
+  if (!event.rescued) return [event.reason || "the program got the error", event.todo ? element("p", {class: "todo"}, element("b", {}, "do: "), event.todo) : null];
   const rows = event.micro_batch > 0 ? `micro-batches of ${formatCount(event.micro_batch)}${event.batch > 0 ? ` of ${formatCount(event.batch)}` : ""} rows` : "";
   const how = rows || {retry: "tried again, now that there was room", offload: "what did not fit was kept outside"}[event.how] || event.how;
   return event.reason ? `${how}: ${event.reason}` : how;
