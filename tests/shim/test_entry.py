@@ -234,7 +234,7 @@ class TestChildren:
         preload = request.getfixturevalue(which)
         done = preload.run(sys.executable, str(script), start, KOILA_CPU_MEMORY="1GiB", TMPDIR=str(tmp_path))
         assert (done.returncode, done.stdout) == (0, "2016.0\n")
-        heads = [line for line in done.stderr.splitlines() if "; mode" in line]
+        heads = [line for line in done.stderr.splitlines() if "; pid" in line]
         assert len(heads) == 1, "the program's own report and none of a worker"
         assert not list(tmp_path.glob("koila-*/*")), "no record of a worker"
         assert len(koila_lines(done.stderr)) == len(done.stderr.splitlines()), done.stderr

@@ -108,7 +108,7 @@ def test_the_text_of_a_run_is_a_screen(name: str) -> None:
     assert "cpu: peak " in whole and "examples/digits_mlp.py:" in whole and "activations" in whole and ("next: " in whole or "do: " in whole)
     for refusal in report(name)["refusals"]:
         assert refusal["reason"] in whole
-    assert ("micro-batch in use: " in whole and "running out cost " in whole) == (name != "nothing")
+    assert ("4096 rows as " in whole and "4096 rows at once ran out in aten::" in whole) == (name != "nothing")
 
 
 @pytest.mark.parametrize("name", RUNS)
