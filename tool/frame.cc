@@ -6,6 +6,7 @@
 
 #include "runtime/bytes.h"
 #include "runtime/printable.h"
+#include "runtime/report/phrases.h"
 #include "runtime/report/report.h"
 #include "tool/screen.h"
 
@@ -131,7 +132,7 @@ std::vector<std::string> frame(const Moment& moment, int columns, int rows, bool
   lines.add(data.command);
   lines.add(steps_line(moment), data.events.refusals > 0 ? "\033[31m" : "");
   if (const koila_region_event& last = data.events.last_region; last.micro_batch > 0)
-    lines.add("micro-batch " + std::to_string(last.micro_batch) + " of " + std::to_string(last.batch) + " rows");
+    lines.add("micro-batch " + koila::rows(last.micro_batch, last.batch));
   lines.add("");
   for (const DeviceFigures& device : data.devices) add_device(data, device, lines);
   if (data.devices.empty()) lines.add("no memory asked for yet");

@@ -9,6 +9,7 @@
 
 #include "runtime/printable.h"
 #include "runtime/record/record.h"
+#include "runtime/report/phrases.h"
 #include "runtime/report/report.h"
 #include "tool/command_line.h"
 #include "tool/compare.h"
@@ -45,7 +46,7 @@ int list_records() {
       const std::time_t started = static_cast<std::time_t>(read.data->started);
       std::tm local = {};
       if (localtime_r(&started, &local) != nullptr) std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
-      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + read.data->command;
+      what = plural(read.data->events.steps, "step") + ", " + plural(read.data->events.rescues, "rescue") + "  " + read.data->command;
     }
     std::printf("%-8lld %-8s %-20s %s\n         %s\n", static_cast<long long>(record.pid), record.alive ? "running" : "cut off", when, printable(what).c_str(),
                 printable(record.path).c_str());

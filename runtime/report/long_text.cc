@@ -36,7 +36,7 @@ std::string head_line(const ReportData& data) {
   if (data.torch_version.empty() && events.steps == 0) line += "a program without PyTorch";
   else line += plural(events.steps, "step") + ", " + plural(events.rescues, "rescue") + ", " + plural(events.refusals, "refusal");
   line += std::string("; mode ") + mode_name(data.mode);
-  if (data.microbatch > 0) line += ", micro-batches of " + std::to_string(data.microbatch) + " rows asked for";
+  if (data.microbatch > 0) line += ", micro-batches of " + plural(data.microbatch, "row") + " asked for";
   return line + ", pid " + std::to_string(data.pid);
 }
 

@@ -32,7 +32,7 @@ std::string source_name(const SourceFigures& source) {
 std::string plural(std::int64_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); }
 
 std::string rows(std::int64_t micro_batch, std::int64_t batch) {
-  return std::to_string(micro_batch) + (batch > 0 ? " of " + std::to_string(batch) : "") + " rows";
+  return batch > 0 ? std::to_string(micro_batch) + " of " + plural(batch, "row") : plural(micro_batch, "row");
 }
 
 std::string duration(double seconds) {
