@@ -27,6 +27,12 @@ class Formatter : public CLI::Formatter {
   std::string usage_;
 };
 
+// At most one empty line at a time, where a group of options is left out, and an end to the last.
+std::string tidy(std::string help) {
+  for (std::size_t at; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
+  return help.ends_with("\n") ? help : help + "\n";
+}
+
 Words option_names(const CLI::App& app) {
   Words names;
   for (const CLI::Option* option : app.get_options())
@@ -76,7 +82,7 @@ std::optional<int> parse(CLI::App& app, const std::string& usage, const Words& w
   try {
     app.parse(own);
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    std::fputs(tidy(app.help()).c_str(), stdout);
     return kDone;
   } catch (const CLI::ExtrasError&) {
     const Words extra = app.remaining();

@@ -231,7 +231,7 @@ Findings examine_limit(const GpuFacts& gpu, const TorchFacts& torch, const Envir
   if (torch.folder.empty() || (!gpu.models.empty() && !torch.cuda.empty())) return {};
   const Config config = parse_config(koila_only(environment)).config;
   if (config.mode == KOILA_MODE_OFF || config.cpu_memory.kind != MemoryBudget::Kind::kNone || config.microbatch > 0) return {};
-  return {warning("the program computes on the CPU, and no budget is set: koila acts where a budget is reached, and the kernel ends the process where the machine's memory is",
+  return {warning("the program computes on the CPU, and no budget is set: koila acts when a budget is reached, and so never here",
                   "--cpu-memory auto (KOILA_CPU_MEMORY=auto: nine tenths of what is free for the process), or a size such as 8GiB")};
 }
 
