@@ -540,7 +540,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (!on_meta) on_meta = layouts_on_meta(call.op, call.arguments);
       if (static_cast<size_t>(flat) <= on_meta->size()) {
         const Layout& meta = (*on_meta)[static_cast<size_t>(flat) - 1];
-        if (meta.sizes == sizes && meta.dense) strides = meta.strides;
+        if (meta.sizes == sizes && may_lie_as(meta, call.op, local)) strides = meta.strides;
       }
     }
     set_local(first_, id, laid_out(first_, in, strides, local));

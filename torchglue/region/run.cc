@@ -301,9 +301,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
 
 at::Tensor Region::laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local) {
   if (in.in_place || local.layout() != at::kStrided || lies_in_order(strides, local)) return local;
-  // Others may lie otherwise, but in one order for all sizes; a copy would cost memory for nothing.
-  static const std::set<std::string> broadcasting{"aten::mul", "aten::add", "aten::sub", "aten::div", "aten::where", "aten::maximum", "aten::minimum", "aten::pow", "aten::atan2"};
-  if (broadcasting.count(in.op.schema().name()) == 0) return local;
+  if (!order_depends_on_sizes(in.op)) return local;  // a copy would cost memory for nothing
   const OpStateGuard state(in.state, frame.grad);  // a gradient goes through a copy, too
   const NoInterceptGuard no_intercept;
   return in_order_of(strides, local);
