@@ -52,6 +52,19 @@ def test_a_path_that_is_not_there_is_found():
     assert missing(["region/run.cc", "runtime/ledger.h", "region/walk.cc"]) == ["region/walk.cc"]
 
 
+@functools.cache
+def files():
+    folders = ("docs", "examples", "include", "packaging", "python", "runtime", "scripts", "shim", "tests", "third_party", "tool", "torchglue")
+    return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_of_the_other_pages_exist_somewhere(page):
+    """These name a file by its end, from where their reader is: `koila/koila.h`, `alignment.h`."""
+    named = [path for path in paths_in(page.read_text()) if re.search(r"\w\.(cc|h|py|md|inc)$", path)]
+    assert [path for path in named if not any(file.endswith(f"/{path}") for file in files()) and not (ROOT / path).exists()] == []
+
+
 def names_in(text):
     """Functions, types and constants of koila's that a page names: `Region::add`, `in_child`, `TapeValue`, `kStages`, `observe()`."""
     foreign = ("aten", "at", "c10", "torch", "nn", "koila")
