@@ -73,6 +73,7 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
   Session& s = session();
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
+  s.tape.let_go_of_leaves();
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
   const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
