@@ -637,7 +637,9 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
 bool Region::would_cycle(const at::Tensor& tensor) const {
   if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
   bool found = false;
-  walk_graph({tensor.grad_fn().get()}, [&](const torch::autograd::Node* node) {
+  std::vector<torch::autograd::Node*> behind;
+  add_nodes_behind(tensor, behind);
+  walk_graph(std::move(behind), [&](const torch::autograd::Node* node) {
     found |= node == node_;
     return !found;
   });
