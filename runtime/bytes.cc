@@ -17,6 +17,7 @@ constexpr double kKi = 1024.0;
 constexpr double kK = 1000.0;
 constexpr Unit kUnits[] = {
     {"b", 1},    {"kib", kKi}, {"mib", kKi * kKi}, {"gib", kKi * kKi * kKi}, {"tib", kKi * kKi * kKi * kKi},
+    {"k", kKi},  {"m", kKi * kKi}, {"g", kKi * kKi * kKi}, {"t", kKi * kKi * kKi * kKi},  // as ulimit, docker and dd have them
     {"kb", kK},  {"mb", kK * kK}, {"gb", kK * kK * kK}, {"tb", kK * kK * kK * kK},
 };
 

@@ -193,11 +193,14 @@ bool read_verify(const std::string& value, Config& config, std::string&) {
 bool read_stacks(const std::string& value, Config& config, std::string&) { return read_flag(value, config.stacks); }
 bool read_strict(const std::string& value, Config& config, std::string&) { return read_flag(value, config.strict); }
 
+// All that parse_bytes() takes, in any case.
+#define KOILA_UNITS "B, K, M, G, T, KiB, MiB, GiB, TiB of 1024; KB, MB, GB, TB of 1000"
+
 constexpr Variable kVariables[] = {
     {"KOILA_MODE", "off, track, rescue or lazy", "rescue", read_mode},
     {"KOILA_MICROBATCH", "a number of rows from 1", "no fixed micro-batch", read_microbatch},
-    {"KOILA_CPU_MEMORY", "a size with its unit such as 512MiB, a share such as 50%, or auto", "no budget", read_cpu_memory},
-    {"KOILA_DEVICE_MEMORY", "a size such as 8GiB, a share such as 90%, or one of these for each device such as 0:8GiB,1:4GiB", "no budget",
+    {"KOILA_CPU_MEMORY", "a size with its unit such as 512MiB, 4G or 1.5GiB (units: " KOILA_UNITS "), a share such as 50%, or auto", "no budget", read_cpu_memory},
+    {"KOILA_DEVICE_MEMORY", "a size with its unit such as 8GiB (units: " KOILA_UNITS "), a share such as 90%, or one of these for each device such as 0:8GiB,1:4GiB", "no budget",
      read_device_memory},
     {"KOILA_REPORT", "off, or stderr and paths that end in .txt, .json, .html, .csv or .pickle, with commas", "stderr", read_report},
     {"KOILA_RECORD", "off or a path", "a file in the temporary folder", read_record_path},

@@ -12,6 +12,7 @@
 #include "runtime/record/record.h"
 #include "runtime/rule_book.h"
 #include "runtime/secrets.h"
+#include "runtime/state_lacks.h"
 #include "runtime/surroundings.h"
 #include "runtime/whole_file.h"
 
@@ -222,6 +223,8 @@ void Runtime::on_mismatch(const std::string& json) {
 void Runtime::on_oom(OomEvent event) {
   open_record();
   event.at = clock_.now();
+  if (is_about_state(event.reason))
+    event.reason = with_what_state_lacks(event, tensor_book_->live(event.device)[KOILA_PARAMETERS], tensor_book_->made_by_update(event.device));
   const bool first = events_->add_oom(event);
   write_devices();
   // What came through at the second try is no news to who does not ask.

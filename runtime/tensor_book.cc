@@ -9,9 +9,10 @@ namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// What is alive at the peak is listed again when the peak has risen by a fiftieth; where that takes long, by a fifth.
-constexpr std::int64_t kManyBlocks = 20'000;
-std::int64_t next_list(std::int64_t listed, std::int64_t blocks) { return listed + listed / (blocks > kManyBlocks ? 5 : 50); }
+// As many frees after a peak as blocks are alive, what was alive at it is listed: so lists cost each free as much as one block of theirs.
+constexpr std::size_t kLeastFreed = 64;
+
+using Kind = std::tuple<std::uint8_t, std::uint16_t, std::uint32_t>;  // category, operator, place
 
 }  // namespace
 
@@ -30,6 +31,7 @@ void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, con
   Holdings& holdings = of(device);
   holdings.by_category[tensor.category].fetch_add(bytes, kRelaxed);
   if (is_unsettled(tensor)) holdings.unsettled.fetch_add(bytes, kRelaxed);
+  holdings.blocks.fetch_add(1, kRelaxed);
   const std::int64_t live = holdings.live.fetch_add(bytes, kRelaxed) + bytes;
   if (live > holdings.highest.load(kRelaxed)) raise_peak(holdings, live);
   if (keeps_trace_) add_trace(tensor, address, true);
@@ -38,14 +40,28 @@ void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, con
 void TensorBook::remove(int device, std::uintptr_t address) {
   if (!is_tensor_device(device)) return;
   Holdings& holdings = of(device);
-  if (holdings.at_peak.load(kRelaxed) && holdings.at_peak.exchange(false, kRelaxed)) list_holders(device, holdings);
-  const std::optional<Tensor> tensor = tensors_.take(address);
+  std::optional<Tensor> tensor = tensors_.take(address);
   if (!tensor) return;
   holdings.by_category[tensor->category].fetch_sub(tensor->bytes, kRelaxed);
   if (is_unsettled(*tensor)) holdings.unsettled.fetch_sub(tensor->bytes, kRelaxed);
   holdings.live.fetch_sub(tensor->bytes, kRelaxed);
-  if (tensor->when == KOILA_SETUP && tensor->category == KOILA_OTHER && backward_passes_.load(kRelaxed) == 1) move_in_peak(holdings, *tensor, KOILA_INPUTS);
+  holdings.blocks.fetch_sub(1, kRelaxed);
   if (keeps_trace_) add_trace(*tensor, address, false);
+  if (tensor->when == KOILA_SETUP && tensor->category == KOILA_OTHER && backward_passes_.load(kRelaxed) == 1) {
+    move_in_peak(holdings, *tensor, KOILA_INPUTS);
+    tensor->category = KOILA_INPUTS;
+  }
+  if (!holdings.listed.load(kRelaxed)) keep_freed(device, holdings, *tensor);
+}
+
+void TensorBook::keep_freed(int device, Holdings& holdings, const Tensor& tensor) {
+  {
+    const std::lock_guard lock(holdings.lock);
+    if (tensor.number > holdings.peak_number) return;
+    holdings.freed.push_back(tensor);
+    if (holdings.freed.size() < kLeastFreed || static_cast<std::int64_t>(holdings.freed.size()) < holdings.blocks.load(kRelaxed)) return;
+  }
+  list_holders(device, holdings);
 }
 
 koila_category TensorBook::category_of_new(const koila_origin& origin, std::int64_t bytes) const {
@@ -74,14 +90,14 @@ void TensorBook::move_in_peak(Holdings& holdings, const Tensor& tensor, koila_ca
     holdings.peak.by_category[tensor.category] -= tensor.bytes;
     holdings.peak.by_category[to] += tensor.bytes;
   }
-  if (tensor.number > holdings.list_number) return;
+  if (!holdings.listed.load(kRelaxed) || tensor.number > holdings.peak_number) return;
   std::vector<Holder>& holders = holdings.peak.holders;
   const auto holder_of = [&](int category) {
     return std::find_if(holders.begin(), holders.end(),
                         [&](const Holder& h) { return h.category == category && h.op == ops_.name(tensor.op) && h.where == places_.name(tensor.place); });
   };
   const auto from = holder_of(tensor.category);
-  if (from == holders.end()) return;  // one of the smaller ones
+  if (from == holders.end()) return;
   from->bytes -= tensor.bytes;
   --from->count;
   Holder moved = {to, from->op, from->where, tensor.bytes, 1, tensor.step};
@@ -138,29 +154,39 @@ void TensorBook::raise_peak(Holdings& holdings, std::int64_t live) {
   holdings.peak.step = step_.load(kRelaxed);
   holdings.peak.at = std::chrono::steady_clock::now();
   holdings.peak_number = number_.load(kRelaxed);
-  if (live >= holdings.next_list) holdings.at_peak.store(true, kRelaxed);
+  holdings.freed.clear();
+  holdings.listed.store(false, kRelaxed);
 }
 
+// What was alive at the peak is what came before it and is alive still, and what went since.
 void TensorBook::list_holders(int device, Holdings& holdings) {
-  std::int64_t blocks = 0;
-  std::vector<Holder> holders = this->holders(device, &blocks);
-  if (holders.size() > kMaxHolders) holders.resize(kMaxHolders);
+  std::int64_t peak_number = 0;
+  std::vector<Tensor> alive;
+  {
+    const std::lock_guard lock(holdings.lock);
+    if (holdings.listed.load(kRelaxed)) return;
+    peak_number = holdings.peak_number;
+    alive = holdings.freed;
+  }
+  tensors_.for_each([&](std::uintptr_t, const Tensor& tensor) {
+    if (tensor.device == device && tensor.number <= peak_number) alive.push_back(tensor);
+  });
+  std::vector<Holder> holders = by_kind(alive);
   const std::lock_guard lock(holdings.lock);
-  holdings.next_list = next_list(holdings.peak.bytes, blocks);
-  holdings.list_number = number_.load(kRelaxed);
+  if (holdings.listed.load(kRelaxed) || holdings.peak_number != peak_number) return;  // another thread was here, or there is a higher peak
   holdings.peak.holders = std::move(holders);
+  holdings.listed.store(true, kRelaxed);
+  holdings.freed = {};
 }
 
-std::vector<Holder> TensorBook::holders(int device, std::int64_t* blocks) {
-  std::map<std::tuple<std::uint8_t, std::uint16_t, std::uint32_t>, Holder> kinds;
-  tensors_.for_each([&](std::uintptr_t, const Tensor& tensor) {
-    if (tensor.device != device) return;
-    if (blocks != nullptr) ++*blocks;
+std::vector<Holder> TensorBook::by_kind(const std::vector<Tensor>& tensors) const {
+  std::map<Kind, Holder> kinds;
+  for (const Tensor& tensor : tensors) {
     Holder& holder = kinds[{tensor.category, tensor.op, tensor.place}];
     holder.step = holder.count == 0 ? tensor.step : std::min(holder.step, tensor.step);
     holder.bytes += tensor.bytes;
     ++holder.count;
-  });
+  }
   std::vector<Holder> holders;
   for (auto& [kind, holder] : kinds) {
     const auto& [category, op, place] = kind;
@@ -169,6 +195,15 @@ std::vector<Holder> TensorBook::holders(int device, std::int64_t* blocks) {
     holder.where = places_.name(place);
     holders.push_back(std::move(holder));
   }
+  return holders;
+}
+
+std::vector<Holder> TensorBook::holders(int device) {
+  std::vector<Tensor> alive;
+  tensors_.for_each([&](std::uintptr_t, const Tensor& tensor) {
+    if (tensor.device == device) alive.push_back(tensor);
+  });
+  std::vector<Holder> holders = by_kind(alive);
   std::stable_sort(holders.begin(), holders.end(), [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
   return holders;
 }
@@ -210,10 +245,14 @@ TensorBook::Peak TensorBook::peak(int device, bool with_holders) {
     const std::lock_guard lock(holdings.lock);
     return {holdings.peak.bytes, holdings.peak.by_category, holdings.peak.step, holdings.peak.at, {}};
   }
-  if (holdings.at_peak.exchange(false, kRelaxed)) list_holders(device, holdings);
-  const std::lock_guard lock(holdings.lock);
-  Peak peak = holdings.peak;
+  list_holders(device, holdings);
+  Peak peak;
+  {
+    const std::lock_guard lock(holdings.lock);
+    peak = holdings.peak;
+  }
   std::stable_sort(peak.holders.begin(), peak.holders.end(), [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
+  if (peak.holders.size() > kMaxHolders) peak.holders.resize(kMaxHolders);
   return peak;
 }
 

@@ -1,7 +1,7 @@
 // The account of tensors' memory, block by block: what each is for, what made it, and what was alive when the most was.
 //
-// Thread-safe. A block comes and goes at the cost of a look-up under a spin lock and a few additions; the rest is done once a step, or where the
-// memory in use turns round after a new peak.
+// Thread-safe. A block comes and goes at the cost of a look-up under a spin lock and a few additions; the rest is done once a step, or after a new
+// peak, when as many blocks have gone as are alive.
 #ifndef KOILA_RUNTIME_TENSOR_BOOK_H_
 #define KOILA_RUNTIME_TENSOR_BOOK_H_
 
@@ -55,15 +55,17 @@ class TensorBook {
   void end_step() { step_.fetch_add(1, std::memory_order_relaxed); }
 
   CategoryBytes live(int device) const;
+  // What the update under way made and is alive, before it is known to be state.
+  std::int64_t made_by_update(int device) const { return is_tensor_device(device) ? of(device).unsettled.load(std::memory_order_relaxed) : 0; }
 
   // What is alive on a device, the largest first.
-  std::vector<Holder> holders(int device, std::int64_t* blocks = nullptr);
+  std::vector<Holder> holders(int device);
   // What is alive, by kind and by the step that made it.
   std::vector<SurvivorGroup> survivors();
   // Addresses of what a leak is made of, the latest first.
   std::vector<std::uintptr_t> addresses(const Leak& leak, std::size_t at_most);
 
-  // What was alive at the peak of a device; `holders` also up to a fiftieth below it.
+  // What was alive at the peak of a device: the categories and the holders are of one moment, and add up to its bytes.
   struct Peak {
     std::int64_t bytes = 0;
     CategoryBytes by_category = {};
@@ -93,12 +95,12 @@ class TensorBook {
     std::atomic<std::int64_t> by_category[KOILA_CATEGORIES] = {};
     std::atomic<std::int64_t> unsettled{0};  // what updates made, not yet known to be state
     std::atomic<std::int64_t> highest{0};
-    std::atomic<bool> at_peak{false};        // nothing was freed since; its holders are to be listed before anything is
+    std::atomic<std::int64_t> blocks{0};     // that are alive
+    std::atomic<bool> listed{true};          // the peak's holders are known
     SpinLock lock;                           // of what follows
     Peak peak;
     std::int64_t peak_number = 0;  // blocks up to that number had come
-    std::int64_t list_number = 0;  // the same when the holders were listed
-    std::int64_t next_list = 0;    // bytes from which on they are listed
+    std::vector<Tensor> freed;     // of these, until the holders are listed: what went since
   };
   struct Traced {
     std::chrono::steady_clock::time_point at;
@@ -123,7 +125,9 @@ class TensorBook {
   static bool is_unsettled(const Tensor& tensor) { return tensor.category == KOILA_WORKSPACE && tensor.when >= KOILA_IN_OPTIMIZER; }
   void move(Tensor& tensor, koila_category to);
   void raise_peak(Holdings& holdings, std::int64_t live);
+  void keep_freed(int device, Holdings& holdings, const Tensor& tensor);
   void list_holders(int device, Holdings& holdings);
+  std::vector<Holder> by_kind(const std::vector<Tensor>& tensors) const;
   void move_in_peak(Holdings& holdings, const Tensor& tensor, koila_category to);
   void add_trace(const Tensor& tensor, std::uintptr_t address, bool alloc);
 

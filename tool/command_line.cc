@@ -57,6 +57,10 @@ std::optional<int> parse(CLI::App& app, const std::string& usage, const Words& w
   const auto formatter = std::make_shared<Formatter>(usage);
   formatter->column_width(30);
   app.formatter(formatter);
+  if (words.size() == 1 && words[0] == kListOptions) {
+    for (const std::string& name : option_names(app)) std::puts(name.c_str());
+    return kDone;
+  }
   Words own = words;
   Words behind;
   bool has_mark = false;

@@ -23,6 +23,10 @@ int report_command(const Words& words);
 int top_command(const Words& words);
 int doctor_command(const Words& words);
 int probe_command(const Words& words);
+int completion_command(const Words& words);
+
+// A word that makes a subcommand print the names of its options, one a line: for shells, which complete words.
+constexpr const char* kListOptions = "--list-options";
 
 // Reads `words` into the app; nothing when they were read, else the exit status: --help was asked for, or they were wrong, which has been said.
 // `usage` is one line for --help. `program`: what stands behind `--`, or from the first word on that is no option.

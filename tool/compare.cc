@@ -148,13 +148,6 @@ std::optional<double> CompareRow::percent(std::size_t i) const {
   return (*values[i] / *values[0] - 1) * 100;
 }
 
-std::optional<double> seconds_per_step(const ReportData& data) {
-  if (data.steps.size() < 2) return std::nullopt;
-  const StepSample &first = data.steps.front(), &last = data.steps.back();
-  if (last.step <= first.step || last.seconds <= first.seconds) return std::nullopt;
-  return (last.seconds - first.seconds) / static_cast<double>(last.step - first.step);
-}
-
 Comparison compare(const std::vector<NamedRun>& runs) {
   Comparison comparison;
   for (const NamedRun& run : runs) comparison.names.push_back(run.name);
@@ -162,7 +155,7 @@ Comparison compare(const std::vector<NamedRun>& runs) {
   Table table(runs);
   const auto count = [](std::int64_t value) { return std::optional<double>(static_cast<double>(value)); };
   table.add("steps", Unit::kCount, [&](const ReportData& d) { return count(d.events.steps); });
-  table.add("seconds per step", Unit::kSeconds, seconds_per_step);
+  table.add("seconds per step", Unit::kSeconds, [](const ReportData& d) { return d.seconds_per_step(); });
   table.add("seconds in all", Unit::kSeconds, [](const ReportData& d) { return std::optional<double>(d.seconds); });
   table.add("rescues", Unit::kCount, [&](const ReportData& d) { return count(d.events.rescues); });
   table.add("refusals", Unit::kCount, [&](const ReportData& d) { return count(d.events.refusals); });

@@ -45,9 +45,6 @@ struct Comparison {
 
 Comparison compare(const std::vector<NamedRun>& runs);
 
-// Seconds from one step's end to the next, on average; nothing with fewer than two.
-std::optional<double> seconds_per_step(const ReportData& data);
-
 std::string compare_text(const Comparison& comparison, bool colour);
 std::string compare_json(const Comparison& comparison);
 std::string compare_csv(const Comparison& comparison);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include <CLI/App.hpp>
+#include <nlohmann/json.hpp>
 
 #include "runtime/printable.h"
 #include "tool/command_line.h"
@@ -24,9 +25,17 @@ Examples:
 Nothing of the program is run but, for a moment, its Python, which is asked for its torch. The exit status is 1 when there is a problem, 2 for a
 wrong command line.)";
 
+const char* word_of(Verdict verdict) { return verdict == Verdict::kOk ? "ok" : verdict == Verdict::kWarning ? "warning" : "problem"; }
+
+void print_json(const Findings& findings) {
+  nlohmann::ordered_json json = {{"schema", 1}, {"ok", !has_problem(findings)}, {"findings", nlohmann::ordered_json::array()}};
+  for (const Finding& finding : findings) json["findings"].push_back({{"verdict", word_of(finding.verdict)}, {"what", finding.what}, {"do", finding.todo}});
+  std::printf("%s\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+}
+
 void print(const Findings& findings, bool colour) {
   for (const Finding& finding : findings) {
-    const char* word = finding.verdict == Verdict::kOk ? "ok" : finding.verdict == Verdict::kWarning ? "warning" : "problem";
+    const char* word = word_of(finding.verdict);
     const char* code = finding.verdict == Verdict::kOk ? "\033[32m" : finding.verdict == Verdict::kWarning ? "\033[33m" : "\033[31m";
     std::printf("%s%-8s%s %s\n", colour ? code : "", word, colour ? "\033[0m" : "", printable(finding.what).c_str());
     if (!finding.todo.empty()) std::printf("         %s\n", printable(finding.todo).c_str());
@@ -51,7 +60,9 @@ int doctor_command(const Words& words) {
   std::string asked;
   Given given;
   app.add_option("--library", asked, "libkoila.so, or its folder")->type_name("PATH");
-  add_variables(app, given);
+  bool json = false;
+  app.add_flag("--json", json, "print the findings as JSON");
+  add_variables(app, given, Shown::kNo);
   Words command;
   if (const auto status = parse(app, "koila doctor [OPTIONS] [PID | -- PROGRAM [ARGUMENTS...]]", words, &command)) return *status;
 
@@ -74,9 +85,14 @@ int doctor_command(const Words& words) {
     if (program.status == 0) add(findings, examine_torch(program, torch, library));
     add(findings, examine_gpu(find_gpus(), torch));
     add(findings, examine_environment(environment));
+    add(findings, examine_limit(find_gpus(), torch, environment));
   }
-  print(findings, wants_colour(STDOUT_FILENO));
-  std::printf("%s\n", summary(findings).c_str());
+  if (json) {
+    print_json(findings);
+  } else {
+    print(findings, wants_colour(STDOUT_FILENO));
+    std::printf("%s\n", summary(findings).c_str());
+  }
   return has_problem(findings) ? kFoundProblem : kDone;
 }
 

@@ -71,7 +71,7 @@ void examine_binary(const std::string& path, const Library& library, Findings& f
 
 Finding mismatch(const std::string& running, const std::string& built) {
   return problem("the program runs torch " + running + ", and the adapter is for torch " + built + ": koila would stay out",
-                 "build koila for it: KOILA_PYTHON=<its python> scripts/setup, or pip install koila in its environment");
+                 "build koila for it, in koila's source folder: KOILA_PYTHON=<its python> scripts/setup, or <its python> -m pip install .");
 }
 
 std::vector<std::string> mapped_files(int pid) {
@@ -165,8 +165,8 @@ Findings examine_program(const std::vector<std::string>& command, const Program&
   Findings findings;
   if (program.status == 127) return {problem(command[0] + ": command not found", "check its name, and PATH")};
   if (program.status == 126) return {problem(program.path + " cannot be executed", "chmod +x it, or name its interpreter: python " + program.path)};
-  if (!program.carrier.empty())
-    findings.push_back(problem(program.carrier + " does not hand LD_PRELOAD on to what it starts", in_front(command, program)));
+  // What such a program is itself does not matter: koila belongs behind it.
+  if (!program.carrier.empty()) return {problem(program.carrier + " does not hand LD_PRELOAD on to what it starts", in_front(command, program))};
   if (!program.binary.empty()) examine_binary(program.binary, library, findings);
   if (program.binary != program.path && gains_rights(program.path))
     findings.push_back(problem(program.path + " gains rights when it starts", "run a copy of it without them"));
@@ -227,13 +227,22 @@ Findings examine_gpu(const GpuFacts& gpu, const TorchFacts& torch) {
   return {ok("no NVIDIA GPU: CPU tensors")};
 }
 
+Findings examine_limit(const GpuFacts& gpu, const TorchFacts& torch, const Environment& environment) {
+  if (torch.folder.empty() || (!gpu.models.empty() && !torch.cuda.empty())) return {};
+  const Config config = parse_config(koila_only(environment)).config;
+  if (config.mode == KOILA_MODE_OFF || config.cpu_memory.kind != MemoryBudget::Kind::kNone || config.microbatch > 0) return {};
+  return {warning("the program computes on the CPU, and no budget is set: koila acts where a budget is reached, and the kernel ends the process where the machine's memory is",
+                  "--cpu-memory auto (KOILA_CPU_MEMORY=auto: nine tenths of what is free for the process), or a size such as 8GiB")};
+}
+
 Findings examine_environment(const Environment& environment) {
   Findings findings;
-  if (value_in(environment, "KOILA_RECORD").empty())
+  if (value_in(environment, "KOILA_RECORD").empty()) {
     if (const std::string bad = prepare_record_folder(); !bad.empty())
       findings.push_back(warning("no record can be kept: " + bad, "set TMPDIR to a folder that can be written, or KOILA_RECORD"));
     else if (const std::string usual = record_folder_problem(); !usual.empty())
       findings.push_back(warning(usual + "; records are kept in " + record_folder(), "find out whose it is and remove it, or set TMPDIR to a folder of your own"));
+  }
   for (const std::string& entry : split(value_in(environment, "LD_PRELOAD"), " :")) {
     if (name_of(entry) == "libkoila.so") continue;
     if (entry.find('/') != std::string::npos && !is_file(entry))

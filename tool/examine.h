@@ -34,6 +34,9 @@ Findings examine_torch(const Program& program, const TorchFacts& torch, const Li
 
 Findings examine_gpu(const GpuFacts& gpu, const TorchFacts& torch);
 
+// Whether there is a limit for koila to act on: the memory of a GPU, or a budget.
+Findings examine_limit(const GpuFacts& gpu, const TorchFacts& torch, const Environment& environment);
+
 // What else is in the environment: other preloads, profilers, koila's own variables and what they name.
 Findings examine_environment(const Environment& environment);
 

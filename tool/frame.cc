@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "runtime/bytes.h"
 #include "runtime/printable.h"
+#include "runtime/report/phrases.h"
 #include "runtime/report/report.h"
 #include "tool/screen.h"
 
@@ -62,7 +64,24 @@ std::string steps_line(const Moment& moment) {
   return line;
 }
 
-void add_device(const DeviceFigures& device, Lines& lines) {
+// The peaks of the latest steps on the device, a sign for each; "" with fewer than two.
+std::string history(const ReportData& data, const DeviceFigures& device, int columns) {
+  constexpr std::string_view kLevels = " .:-=+*#";
+  std::vector<std::int64_t> peaks;
+  for (const StepSample& step : data.steps)
+    if (step.device == device.device) peaks.push_back(step.peak_bytes);
+  if (peaks.size() < 2) return "";
+  const auto shown = std::min<std::size_t>(peaks.size(), static_cast<std::size_t>(std::max(columns, 1)));
+  peaks.erase(peaks.begin(), peaks.end() - static_cast<std::ptrdiff_t>(shown));
+  const std::int64_t whole = std::max<std::int64_t>({device.budget_bytes, *std::max_element(peaks.begin(), peaks.end()), 1});
+  std::string text;
+  for (const std::int64_t peak : peaks)
+    text += kLevels[static_cast<std::size_t>(std::clamp<double>(static_cast<double>(peak) / static_cast<double>(whole) * static_cast<double>(kLevels.size() - 1) + 0.5, 0,
+                                                                static_cast<double>(kLevels.size() - 1)))];
+  return text;
+}
+
+void add_device(const ReportData& data, const DeviceFigures& device, Lines& lines) {
   const std::string name = device_name(device.device);
   std::string figures = "live " + format_bytes(device.live_bytes) + "  peak " + format_bytes(device.peak_bytes);
   if (device.budget_bytes > 0) figures += "  budget " + format_bytes(device.budget_bytes);
@@ -77,6 +96,8 @@ void add_device(const DeviceFigures& device, Lines& lines) {
       categories += std::string(categories.empty() ? "" : ", ") + category_name(category) + " " + format_bytes(device.live_by_category[category]);
   if (!categories.empty()) lines.wrap("        " + categories, 8);
   if (device.outside_bytes > 0) lines.add("        kept outside: " + format_bytes(device.outside_bytes));
+  constexpr int kMargin = 24;  // of "        peaks by step  []"
+  if (const std::string peaks = history(data, device, lines.columns() - kMargin); !peaks.empty()) lines.add("        peaks by step [" + peaks + "]");
 }
 
 }  // namespace
@@ -111,10 +132,11 @@ std::vector<std::string> frame(const Moment& moment, int columns, int rows, bool
   lines.add(data.command);
   lines.add(steps_line(moment), data.events.refusals > 0 ? "\033[31m" : "");
   if (const koila_region_event& last = data.events.last_region; last.micro_batch > 0)
-    lines.add("micro-batch " + std::to_string(last.micro_batch) + " of " + std::to_string(last.batch) + " rows");
+    lines.add("micro-batch " + koila::rows(last.micro_batch, last.batch));
   lines.add("");
-  for (const DeviceFigures& device : data.devices) add_device(device, lines);
+  for (const DeviceFigures& device : data.devices) add_device(data, device, lines);
   if (data.devices.empty()) lines.add("no memory asked for yet");
+  else lines.add("[#] live   [-] the peak   the whole bar: the budget, or the peak where there is none", "\033[2m");
 
   if (!data.events.oom_events.empty()) {
     lines.add("");

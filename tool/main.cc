@@ -23,11 +23,12 @@ constexpr std::array kSubcommands = {
     Subcommand{"top", "show a process's memory while it runs", top_command},
     Subcommand{"probe", "find the largest batch that fits, without koila and with", probe_command},
     Subcommand{"doctor", "say why koila would not work for a program, or does not in a process", doctor_command},
+    Subcommand{"completion", "print what a shell reads to complete these words", completion_command},
 };
 
 void print_help() {
   std::printf("koila keeps an unmodified PyTorch program alive when memory runs out, and tells where its memory went.\n\nUsage: koila COMMAND ...\n\n");
-  for (const Subcommand& command : kSubcommands) std::printf("  %-8s %s\n", command.name, command.summary);
+  for (const Subcommand& command : kSubcommands) std::printf("  %-10s %s\n", command.name, command.summary);
   std::printf("\nkoila COMMAND --help says more, with examples. koila --version tells the version.\n"
               "Exit status: the program's own for koila run; else 0, 1 where a problem was found, 2 for a wrong command line.\n");
 }
@@ -48,6 +49,10 @@ int dispatch(Words words) {
   words.erase(words.begin());
   if (name == "--version" || name == "-V" || name == "version") {
     print_version();
+    return kDone;
+  }
+  if (name == "--list-commands") {
+    for (const Subcommand& command : kSubcommands) std::puts(command.name);
     return kDone;
   }
   if (name == "help" || name == "--help" || name == "-h") {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/bytes.h"
+#include "runtime/report/phrases.h"
 #include "tool/command_line.h"
 #include "tool/files.h"
 #include "tool/gpu.h"
@@ -111,17 +112,20 @@ const char* outcome_name(TrialResult::Kind kind) {
   }
 }
 
+std::string trying(std::int64_t batch) { return "  trying " + plural(batch, "row") + ": "; }
+
 void say_trial(const Trial& trial) {
   const TrialResult& result = trial.result;
-  std::string line = "  batch " + std::to_string(trial.batch) + ": " + outcome_name(result.kind);
+  std::string line = trying(trial.batch) + outcome_name(result.kind);
   if (result.peak_bytes > 0) line += ", peak " + format_bytes(result.peak_bytes);
   if (result.kind == TrialResult::Kind::kFits && result.seconds_per_step) {
     char text[48];
     std::snprintf(text, sizeof text, ", %.3f s a step", *result.seconds_per_step);
     line += text;
   }
-  if (result.kind == TrialResult::Kind::kFits && result.micro_batch > 0) line += ", micro-batches of " + std::to_string(result.micro_batch) + " rows";
+  if (result.kind == TrialResult::Kind::kFits && result.micro_batch > 0) line += ", micro-batches of " + plural(result.micro_batch, "row");
   if (!result.why.empty()) line += " (" + result.why + ")";
+  if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
   say(line);
 }
 
@@ -138,6 +142,7 @@ Half search(const char* name, const Options& options, const Environment& environ
     plan.folder = folder.path();
     plan.steps = options.steps;
     plan.seconds = options.seconds;
+    if (!options.quiet && isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "koila: %s...", trying(batch).c_str());
     const Trial trial{batch, run_trial(plan)};
     half.trials.push_back(trial);
     if (!options.quiet) say_trial(trial);
@@ -159,6 +164,30 @@ std::string result_of(const Half& half, const Options& options) {
   if (half.found.does_not == 0) text += " (no larger one was tried: --max)";
   else text += " (" + std::to_string(half.found.does_not) + (refused->result.kind == TrialResult::Kind::kTooSlow ? " is too slow" : " does not fit") + ")";
   return text;
+}
+
+// The largest batch as a command; that without koila where koila's is no larger. "" where none fits.
+std::string recommended(const Half& without, const Half& with, const Options& options) {
+  const bool koila = with.found.fits > without.found.fits;
+  const std::int64_t batch = koila ? with.found.fits : without.found.fits;
+  if (batch == 0) return "";
+  std::string line = options.batch_env.empty() ? "" : options.batch_env + "=" + std::to_string(batch) + " ";
+  if (koila) {
+    line += "koila run";
+    for (const auto& [name, value] : options.given) line += " " + shell_words({option_name(name) + "=" + value});
+    line += " -- ";
+  }
+  return line + shell_words(command_for(options, batch));
+}
+
+// The half with koila has to rescue, or there is nothing to compare. "" when it does.
+std::string wrong_with_mode(const Environment& environment) {
+  const Config config = parse_config(environment).config;
+  if (config.mode == KOILA_MODE_OFF || config.mode == KOILA_MODE_TRACK)
+    return std::string("KOILA_MODE=") + (config.mode == KOILA_MODE_OFF ? "off" : "track") + " (--mode) leaves nothing to probe: without koila's rescue is what probe tries by itself";
+  if ((config.ladder & (KOILA_RUNG_SPLIT | KOILA_RUNG_OFFLOAD)) == 0)
+    return "KOILA_LADDER (--ladder) without rung 1 or 2 leaves nothing to probe: without koila's rescue is what probe tries by itself";
+  return "";
 }
 
 nlohmann::ordered_json to_json(const Half& half) {
@@ -184,12 +213,19 @@ std::string wrong_with(const Options& options, const Environment& environment) {
   if (options.steps < 1) return "--steps takes a number from 1";
   if (options.within < 0 || options.within > 100) return "--within takes a percentage from 0 to 100";
   if (!(options.seconds > 0 && options.seconds < 1e6)) return "--timeout takes seconds";
+  if (const std::string wrong = wrong_with_mode(environment); !wrong.empty()) return wrong;
   const auto set = [&](const char* name) {
     return std::any_of(environment.begin(), environment.end(), [&](const auto& entry) { return entry.first == name && !entry.second.empty(); });
   };
   if (!set("KOILA_CPU_MEMORY") && !set("KOILA_DEVICE_MEMORY") && find_gpus().models.empty())
     return "a budget is needed where there is no GPU: --cpu-memory 2GiB";
   return "";
+}
+
+void tell(const Half& without, const Half& with, const Options& options) {
+  std::printf("largest batch without koila: %s\nlargest batch with koila:    %s\n", result_of(without, options).c_str(), result_of(with, options).c_str());
+  std::printf("tried for %s each, to within %g%%; a longer run may need more\n", plural(options.steps, "step").c_str(), options.within);
+  if (const std::string line = recommended(without, with, options); !line.empty()) std::printf("run: %s\n", line.c_str());
 }
 
 int probe(const Options& options, Environment environment) {
@@ -202,24 +238,22 @@ int probe(const Options& options, Environment environment) {
   set("LD_PRELOAD", preload_with(library.path, variable("LD_PRELOAD")));
   set("KOILA_REPORT", "off");
 
-  const auto asked = std::find_if(environment.begin(), environment.end(), [](const auto& entry) { return entry.first == "KOILA_MODE"; });
-  const std::string mode = asked == environment.end() || asked->second == "off" || asked->second == "track" ? "rescue" : asked->second;
   Environment plain = environment;
   std::erase_if(plain, [](const auto& entry) { return entry.first == "KOILA_MODE" || entry.first == "KOILA_LADDER" || entry.first == "KOILA_MICROBATCH"; });
   plain.emplace_back("KOILA_MODE", "rescue");
   plain.emplace_back("KOILA_LADDER", "3");
-  set("KOILA_MODE", mode);
 
   const Half without = search("without koila", options, plain, std::clamp(options.start, options.least, options.most));
   const Half with = search("with koila", options, environment, std::max<std::int64_t>(without.found.fits * 2, options.least));
 
-  std::printf("largest batch without koila: %s\nlargest batch with koila:    %s\n", result_of(without, options).c_str(), result_of(with, options).c_str());
-  std::printf("tried for %lld steps each, to within %g%%; a longer run may need more\n", static_cast<long long>(options.steps), options.within);
+  if (options.json != "-") tell(without, with, options);
   if (!options.json.empty()) {
     nlohmann::ordered_json json = {{"schema", 1},       {"command", options.command},    {"steps", options.steps}, {"min", options.least},
                                    {"max", options.most}, {"within_percent", options.within}, {"without", to_json(without)}, {"with", to_json(with)}};
+    json["recommended"] = recommended(without, with, options);
     const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    if (const std::string problem = write_whole(options.json, text); !problem.empty()) {
+    if (options.json == "-") std::fputs(text.c_str(), stdout);
+    else if (const std::string problem = write_whole(options.json, text); !problem.empty()) {
       fail(problem);
       return kFoundProblem;
     }
@@ -241,10 +275,10 @@ int probe_command(const Words& words) {
   app.add_option("--start", options.start, "the batch to begin with; from there it is doubled or halved")->type_name("ROWS")->capture_default_str();
   app.add_option("--within", options.within, "how close to come to the largest, in percent; 0: to the row")->type_name("PERCENT")->capture_default_str();
   app.add_option("--timeout", options.seconds, "seconds after which a batch is too slow")->type_name("SECONDS")->capture_default_str();
-  app.add_option("--json", options.json, "write every trial and the result there")->type_name("OUT");
+  app.add_option("--json", options.json, "write every trial and the result there; - for stdout, and nothing else then")->type_name("OUT");
   app.add_flag("-q,--quiet", options.quiet, "do not tell of each trial");
   app.add_option("--library", options.library, "libkoila.so, or its folder")->type_name("PATH");
-  add_variables(app, options.given);
+  add_variables(app, options.given, Shown::kNo);
   if (const auto status = parse(app, "koila probe [OPTIONS] -- PROGRAM [ARGUMENTS...]", words, &options.command)) return *status;
 
   const CheckedVariables checked = check_variables(options.given, koila_environment());

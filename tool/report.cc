@@ -9,6 +9,7 @@
 
 #include "runtime/printable.h"
 #include "runtime/record/record.h"
+#include "runtime/report/phrases.h"
 #include "runtime/report/report.h"
 #include "tool/command_line.h"
 #include "tool/compare.h"
@@ -45,7 +46,7 @@ int list_records() {
       const std::time_t started = static_cast<std::time_t>(read.data->started);
       std::tm local = {};
       if (localtime_r(&started, &local) != nullptr) std::strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
-      what = std::to_string(read.data->events.steps) + " steps, " + std::to_string(read.data->events.rescues) + " rescues  " + read.data->command;
+      what = plural(read.data->events.steps, "step") + ", " + plural(read.data->events.rescues, "rescue") + "  " + read.data->command;
     }
     std::printf("%-8lld %-8s %-20s %s\n         %s\n", static_cast<long long>(record.pid), record.alive ? "running" : "cut off", when, printable(what).c_str(),
                 printable(record.path).c_str());
@@ -69,13 +70,13 @@ int write_all(const std::vector<std::pair<std::string, std::string>>& texts) {
   return status;
 }
 
-int report_one(const ReportData& data, const Outputs& out) {
+int report_one(const ReportData& data, const Outputs& out, bool all) {
   std::vector<std::pair<std::string, std::string>> texts;
   if (!out.html.empty()) texts.emplace_back(out.html, report_html(data));
   if (!out.json.empty()) texts.emplace_back(out.json, report_json(data));
   if (!out.csv.empty()) texts.emplace_back(out.csv, report_csv(data));
   if (!out.pickle.empty()) texts.emplace_back(out.pickle, report_pickle(data));
-  if (texts.empty()) texts.emplace_back("-", report_text(data, style_of(STDOUT_FILENO)));
+  if (texts.empty()) texts.emplace_back("-", (all ? report_long_text : report_text)(data, style_of(STDOUT_FILENO)));
   return write_all(texts);
 }
 
@@ -95,6 +96,8 @@ int report_command(const Words& words) {
   app.footer(kFooter);
   Words named;
   Outputs out;
+  bool all = false;
+  app.add_flag("-v,--verbose", all, "every figure in the text: allocations, passes, each out-of-memory");
   app.add_option("RUN", named, "JSON reports, records or process numbers")->type_name("");
   app.add_option("--html", out.html, "write a page for the browser")->type_name("OUT");
   app.add_option("--json", out.json, "write JSON (docs/report.md)")->type_name("OUT");
@@ -114,7 +117,7 @@ int report_command(const Words& words) {
     if (!source.data) return kFoundProblem;
     runs.push_back({short_names.size() == named.size() ? name_of(word) : word, std::move(*source.data)});
   }
-  return runs.size() == 1 ? report_one(runs[0].data, out) : report_several(runs, out);
+  return runs.size() == 1 ? report_one(runs[0].data, out, all) : report_several(runs, out);
 }
 
 }  // namespace koila::tool

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kFooter = R"(
 Examples:
   koila run -- python train.py
-  koila run --cpu-memory 2GiB --report stderr,run.json -- python train.py --epochs 3
+  koila run --cpu-memory 2G --report stderr,run.json -- python train.py --epochs 3
   koila run --mode track --stacks -- python train.py
 
 The exit status is the program's own. Before it runs: 2 for a wrong option or value, 126 for a program that cannot be executed, 127 for one that is
@@ -39,6 +39,7 @@ void say_what_is_there(const Words& command, const Program& program, const Libra
   say_findings(examine_library(library), true);
   if (!torch.folder.empty()) say_findings(examine_gpu(find_gpus(), torch), true);
   say_findings(examine_environment(environment), true);
+  say_findings(examine_limit(find_gpus(), torch, environment), true);
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ int run_command(const Words& words) {
   bool quiet = false;
   app.add_flag("-q,--quiet", quiet, "say nothing before the program runs");
   app.add_option("--library", asked, "libkoila.so, or its folder")->type_name("PATH");
-  add_variables(app, given);
+  add_variables(app, given, Shown::kYes);
   Words command;
   if (const auto status = parse(app, "koila run [OPTIONS] [--] PROGRAM [ARGUMENTS...]", words, &command)) return *status;
   if (command.empty()) return fail("which program? koila run [OPTIONS] -- python train.py");

@@ -2,8 +2,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
+#include <thread>
 
 #include <CLI/App.hpp>
 
@@ -21,6 +24,7 @@ constexpr const char* kFooter = R"(
 Examples:
   koila top             the one process that runs under koila
   koila top 4711
+  koila top --wait      the same, and waits until one does
   koila top --once      one frame, for scripts
 
 q or Ctrl-C ends it. It reads the process's record (KOILA_RECORD), which is written anyway: the process does not notice. The exit status is 1 when
@@ -84,6 +88,17 @@ std::string only_record() {
   return "";
 }
 
+// Until a process runs under koila; Ctrl-C ends it, as it would any program.
+void wait_for_process() {
+  const auto runs = [] {
+    const std::vector<FoundRecord> records = find_records();
+    return std::any_of(records.begin(), records.end(), [](const FoundRecord& record) { return record.alive; });
+  };
+  if (runs()) return;
+  say("waiting for a process under koila");
+  while (!runs()) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+}
+
 int watch(const OpenRecord& record, Moment moment, double interval) {
   {
     Screen screen;
@@ -109,14 +124,16 @@ int top_command(const Words& words) {
   app.footer(kFooter);
   std::string named;
   double interval = 1;
-  bool once = false;
+  bool once = false, wait = false;
   app.add_option("RUN", named, "a process's number, or a record; without it the one process that runs")->type_name("");
   app.add_option("--interval", interval, "seconds between looks")->type_name("SECONDS")->capture_default_str();
+  app.add_flag("--wait", wait, "where no process runs under koila yet, wait for one");
   app.add_flag("--once", once, "print one frame and end; so it is where stdout is no terminal");
   if (const auto status = parse(app, "koila top [OPTIONS] [PID | FILE]", words)) return *status;
   if (!(interval >= 0.05 && interval <= 3600)) return fail("--interval takes seconds from 0.05 to 3600");
 
   Source source;
+  if (wait && named.empty()) wait_for_process();
   source.path = named.empty() ? only_record() : "";
   if (!named.empty()) source = find_source(named);
   if (!source.problem.empty()) say(source.problem);

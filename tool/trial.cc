@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "runtime/record/record.h"
+#include "runtime/report/phrases.h"
 #include "runtime/report/report.h"
 #include "tool/child.h"
 #include "tool/compare.h"
@@ -160,7 +161,7 @@ TrialResult run_trial(const TrialPlan& plan) {
     result.rescues = data->events.rescues;
     result.micro_batch = data->events.last_region.micro_batch;
     for (const DeviceFigures& device : data->devices) result.peak_bytes = std::max(result.peak_bytes, device.peak_bytes);
-    result.seconds_per_step = seconds_per_step(*data);
+    result.seconds_per_step = data->seconds_per_step();
   }
   using Kind = TrialResult::Kind;
   if (stopped) {
@@ -174,10 +175,10 @@ TrialResult run_trial(const TrialPlan& plan) {
     result.kind = Kind::kFits;
   } else if (late) {
     result.kind = Kind::kTooSlow;
-    result.why = "made " + std::to_string(result.steps) + " steps in " + std::to_string(static_cast<long long>(plan.seconds)) + " s";
+    result.why = "made " + plural(result.steps, "step") + " in " + std::to_string(static_cast<long long>(plan.seconds)) + " s";
   } else if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     result.kind = result.steps > 0 ? Kind::kFits : Kind::kFailed;
-    result.why = result.steps > 0 ? "the program ended after " + std::to_string(result.steps) + " steps" : "the program ended without a step that koila saw";
+    result.why = result.steps > 0 ? "the program ended after " + plural(result.steps, "step") : "the program ended without a step that koila saw";
   } else if (is_about_memory(said) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)) {
     result.kind = Kind::kRanOut;
     result.why = ending(status) + (WIFSIGNALED(status) ? ", as when the kernel's memory ran out" : ", with an out-of-memory error");

@@ -45,7 +45,7 @@ std::string option_name(const std::string& variable) {
   return name;
 }
 
-void add_variables(CLI::App& app, Given& given) {
+void add_variables(CLI::App& app, Given& given, Shown shown) {
   for (const VariableForm& form : variable_forms()) {
     const auto found = kMeaning.find(form.name);
     const std::string meaning = (found == kMeaning.end() ? "" : std::string(found->second) + ":\n") + form.form + "; default: " + form.fallback;
@@ -58,8 +58,9 @@ void add_variables(CLI::App& app, Given& given) {
     } else {
       option = app.add_option_function<std::string>(option_name(name), keep, meaning)->type_name("");
     }
-    option->group(kGroup);
+    option->group(shown == Shown::kYes ? kGroup : "");  // the group without a name is left out of --help
   }
+  if (shown == Shown::kNo) app.footer("\nOptions of koila in the program (--mode, --cpu-memory, ...) are those of koila run: koila run --help.\n" + app.get_footer());
 }
 
 CheckedVariables check_variables(const Given& given, const Environment& inherited) {

@@ -20,8 +20,11 @@ std::string option_name(const std::string& variable);
 // The values given, by variable. Filled when the app has parsed; to be kept as long as the app.
 using Given = std::map<std::string, std::string>;
 
-// Adds an option for every variable that koila knows.
-void add_variables(CLI::App& app, Given& given);
+// Whether --help lists them. koila run does, and the others send the reader there.
+enum class Shown { kYes, kNo };
+
+// Adds an option for every variable that koila knows; after the app's footer is set.
+void add_variables(CLI::App& app, Given& given, Shown shown);
 
 struct CheckedVariables {
   Environment environment;            // all of KOILA_*: those of `inherited` that no option replaces, and those of the options

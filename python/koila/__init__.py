@@ -1,9 +1,20 @@
-"""Where koila's files lie. A program that koila keeps alive need not import this: `koila run -- python train.py` preloads the library."""
+"""koila from Python: where its files lie, and in a program that runs under it what it knows.
+
+A program that koila keeps alive need not import this: `koila run -- python train.py` preloads the library. One that does import it runs without koila too:
+`koila.loaded()` tells, `koila.memory()` is None then, and `koila.report()`, `koila.budget()` and `koila.events()` raise RuntimeError.
+"""
 
 from importlib import metadata
 from pathlib import Path
 
-__version__ = metadata.version("koila")
+from koila.live import Event, Memory, budget, events, loaded, memory, report
+
+__all__ = ["Event", "Memory", "budget", "events", "include", "library", "loaded", "memory", "report", "torch_version"]
+
+try:
+    __version__ = metadata.version("libkoila")
+except metadata.PackageNotFoundError:  # in the repository, by PYTHONPATH
+    __version__ = "0+source"
 
 _folder = Path(__file__).resolve().parent
 

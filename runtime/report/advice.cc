@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "runtime/bytes.h"
+#include "runtime/report/phrases.h"
+#include "runtime/report/remedy.h"
 #include "runtime/report/report.h"
 
 namespace koila {
@@ -28,6 +30,7 @@ struct Peak {
   const DeviceFigures& device;
   const ProgramFacts& facts;
   bool saw_operators;  // not in KOILA_MODE=track, where whether there was autocast or a checkpoint is not known
+  bool cut;            // by the memory that there was: activations would be more, nobody knows how many
 
   std::int64_t of(int category) const { return device.peak_by_category[category]; }
   std::int64_t tensors() const { return tensors_at_peak(device); }
@@ -43,6 +46,7 @@ using Rule = std::optional<Advice> (*)(const Peak&);
 std::optional<Advice> mixed_precision(const Peak& peak) {
   if (!peak.saw_operators || peak.facts.autocast > 0 || peak.half()) return std::nullopt;
   const std::int64_t saves = peak.of(KOILA_ACTIVATIONS) / 2 - peak.of(KOILA_PARAMETERS) / 2;
+  if (peak.cut) return Advice{"mixed precision: the forward pass under torch.autocast makes most activations half as large", saves};
   return Advice{"mixed precision: the forward pass under torch.autocast makes most of the " + format_bytes(peak.of(KOILA_ACTIVATIONS)) +
                     " of activations half as large, up to " + format_bytes(saves) + " less at the peak",
                 saves};
@@ -63,6 +67,7 @@ std::optional<Advice> checkpointing(const Peak& peak) {
   if (count == 0) return std::nullopt;
   const double share = std::max(0.25, 2 / std::sqrt(static_cast<double>(count)));
   const std::int64_t remains = std::max(static_cast<std::int64_t>(share * static_cast<double>(activations)), largest);
+  if (peak.cut) return Advice{"activation checkpointing (torch.utils.checkpoint), which keeps a part of the activations and computes the forward pass twice", activations - remains};
   const auto parts = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(count))));
   return Advice{"activation checkpointing (torch.utils.checkpoint, which computes the forward pass twice): of " + times(count, "activation") + " with " +
                     format_bytes(activations) + ", cut into " + std::to_string(parts) + " parts, about " + format_bytes(remains) + " would remain",
@@ -178,6 +183,35 @@ AtFullBatch largest_at_full_batch(const EventList& events) {
   return {largest->first, static_cast<std::int64_t>(rest * static_cast<double>(largest->second.bytes))};
 }
 
+bool is_of_activations(const Advice& advice) { return advice.text.starts_with("mixed precision") || advice.text.starts_with("activation checkpointing"); }
+
+// What would make the peak of the fullest device lower. Where that peak was cut by the memory that there was, no figure is taken from its activations.
+std::vector<Advice> lower_peak(const ReportData& data, bool cut) {
+  std::vector<Advice> savers;
+  const DeviceFigures* device = fullest(data);
+  if (device == nullptr) return savers;
+  const Peak peak{*device, data.facts, data.mode != KOILA_MODE_TRACK, cut};
+  for (const Rule rule : kRules) {
+    const std::optional<Advice> found = rule(peak);
+    if (found && worth(*found, peak.tensors())) savers.push_back(*found);
+  }
+  std::stable_sort(savers.begin(), savers.end(), [](const Advice& a, const Advice& b) { return a.saves_bytes > b.saves_bytes; });
+  for (Advice& saver : savers)
+    if (cut && is_of_activations(saver)) saver.saves_bytes = 0;
+  return savers;
+}
+
+// What the first refusal's reason asks for.
+std::string remedy_of_refusal(const EventList& events) {
+  if (events.refusals == 0) return "";
+  const auto first = std::find_if(events.oom_events.begin(), events.oom_events.end(), [](const OomEvent& e) { return e.outcome == KOILA_REFUSED; });
+  return first == events.oom_events.end() ? "" : remedy(first->reason);
+}
+
+// A part of the run's time, below which what running out costs is not worth a change.
+constexpr double kCostly = 0.05;
+constexpr std::int64_t kManyParts = 16;  // micro-batches of a batch, from which on more memory would make the step faster
+
 }  // namespace
 
 std::vector<Advice> advice(const ReportData& data) {
@@ -189,49 +223,48 @@ std::vector<Advice> advice(const ReportData& data) {
     const auto found = events.rungs.find(rung);
     return found == events.rungs.end() ? std::int64_t{0} : found->second.count;
   };
+  // Where a budget was never reached, there is no need for a lower peak.
+  const bool reached = events.rescues > 0 || events.refusals > 0 || events.region_totals.count > 0 ||
+                       with_budget([](const DeviceFigures& d) { return d.failed_allocations > 0; });
+  const bool limited = with_budget([](const DeviceFigures&) { return true; });
+  const std::int64_t offloaded = rescues_by(KOILA_RUNG_OFFLOAD);
+  const koila_region_event& last = events.last_region;
+
   std::vector<Advice> list = for_leaks(data.leaks);
-
-
   if (data.mode == KOILA_MODE_TRACK && events.refusals > 0) list.push_back({"KOILA_MODE=rescue, which recovers from out-of-memory errors", 0});
   if (data.facts.fragmented_bytes > 0 && data.facts.expandable_segments == 0) {
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: when memory ran out, " + format_bytes(data.facts.fragmented_bytes) +
                         " were cached, enough for the request, but in pieces",
                     data.facts.fragmented_bytes});
   }
+  if (const std::string todo = remedy_of_refusal(events); data.mode != KOILA_MODE_TRACK && !todo.empty()) list.push_back({todo, 0});
   if (events.refusals > 0 && !events.full_batch.empty()) {
     const AtFullBatch op = largest_at_full_batch(events);
     list.push_back({"a rule for " + op.op + " (KOILA_RULES), which kept its whole batch in memory, or a larger budget", op.saves});
   }
-  const std::int64_t offloaded = rescues_by(KOILA_RUNG_OFFLOAD);
-  if (data.mode == KOILA_MODE_RESCUE && data.microbatch == 0 && events.refusals == 0 && offloaded == 0 && events.steps >= 10 &&
-      rescues_by(KOILA_RUNG_SPLIT) * 2 > events.steps && events.last_region.micro_batch > 0)
-    list.push_back({"KOILA_MICROBATCH=" + std::to_string(events.last_region.micro_batch) + ", since most steps had to be rescued anew", 0});
-
-  // Where a budget was never reached, there is no need for any of these.
-  const bool reached = events.rescues > 0 || events.refusals > 0 || events.region_totals.count > 0 ||
-                       with_budget([](const DeviceFigures& d) { return d.failed_allocations > 0; });
-  const bool limited = with_budget([](const DeviceFigures&) { return true; });
-  std::vector<Advice> savers;
-  if (const DeviceFigures* device = fullest(data); device != nullptr && (reached || !limited)) {
-    const Peak peak{*device, data.facts, data.mode != KOILA_MODE_TRACK};
-    for (const Rule rule : kRules) {
-      const std::optional<Advice> found = rule(peak);
-      if (found && worth(*found, peak.tensors())) savers.push_back(*found);
-    }
-  }
+  const bool anew = data.mode == KOILA_MODE_RESCUE && data.microbatch == 0 && events.refusals == 0 && offloaded == 0 && events.steps >= 10 &&
+                    rescues_by(KOILA_RUNG_SPLIT) * 2 > events.steps && last.micro_batch > 0;
+  if (anew) list.push_back({"KOILA_MICROBATCH=" + std::to_string(last.micro_batch) + ", since most steps had to be rescued anew", 0});
   if (events.refusals == 0 && !events.full_batch.empty() && events.region_totals.count > 0) {
     const AtFullBatch op = largest_at_full_batch(events);
-    savers.push_back({"a rule for " + op.op + " (KOILA_RULES) would let it run in micro-batches too", op.saves});
+    list.push_back({"a rule for " + op.op + " (KOILA_RULES) would let it run in micro-batches too", op.saves});
   }
-  std::stable_sort(savers.begin(), savers.end(), [](const Advice& a, const Advice& b) { return a.saves_bytes > b.saves_bytes; });
-  list.insert(list.end(), savers.begin(), savers.end());
 
+  const double cost = seconds_of_running_out(data);
+  const bool few_parts = last.micro_batch > 0 && last.batch <= last.micro_batch * kManyParts;
+  const bool all_well = data.mode != KOILA_MODE_TRACK && events.refusals == 0 && offloaded == 0 && events.region_totals.count > 0 && few_parts;
+  if (!all_well && (reached || !limited)) {
+    const std::vector<Advice> savers = lower_peak(data, reached);
+    list.insert(list.end(), savers.begin(), savers.end());
+  }
   if (events.refusals > 0 && events.full_batch.empty()) list.push_back({"a larger budget, or a change that the refusal's reason names", 0});
   if (offloaded > 0 && events.refusals == 0)
     list.push_back({"a larger budget or a smaller batch: in " + times(offloaded, "step") + " what nothing could split was kept outside, which is slower", 0});
   // A step that ran out before the size was known has to be made again in each new process.
-  if (data.mode != KOILA_MODE_TRACK && data.microbatch == 0 && data.facts.size_cache == 0 && events.region_totals.count > 0 && rescues_by(KOILA_RUNG_SPLIT) > 0)
+  const bool costly = cost >= kCostly * data.seconds;
+  if (costly && data.mode != KOILA_MODE_TRACK && data.microbatch == 0 && data.facts.size_cache == 0 && events.region_totals.count > 0 && rescues_by(KOILA_RUNG_SPLIT) > 0)
     list.push_back({"KOILA_CACHE=koila.sizes, from which the next run would know its micro-batch without running out first", 0});
+  if (all_well && list.empty()) list.push_back({"nothing to do: every step came through" + (events.rescues > 0 ? ", and running out cost " + duration(cost) + " in all" : std::string()), 0});
   if (limited && !reached && data.leaks.empty() && with_budget([](const DeviceFigures& d) { return d.peak_bytes > 0; }))
     list.push_back({"nothing to do: the budget was never reached", 0});
   return list;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +55,7 @@ struct DeviceFigures {
   CategoryBytes peak_by_category = {};  // when the tensors of the device were most
   double peak_seconds = 0;              // when that was
   std::int64_t peak_step = 0;           // steps that had ended by then
-  std::vector<Holder> holders;          // at the peak, or up to a fiftieth below it; the largest first, kMaxHolders
+  std::vector<Holder> holders;          // at the peak, the same moment; the largest first, kMaxHolders
   std::vector<Sample> timeline;         // kMaxSamples
   // What follows is of memory that CUDA gives.
   std::int64_t failed_allocations = 0;  // over the budget, or refused by CUDA; a caching allocator asks again
@@ -157,6 +158,8 @@ struct ReportData {
 
   // Whether there is more to tell than that the process ran: a step, an out-of-memory, or a budget.
   bool is_worth_a_line() const;
+  // From the end of the first step to that of the last; nothing where there was but one. Every form of the report tells this one figure.
+  std::optional<double> seconds_per_step() const;
 };
 
 }  // namespace koila

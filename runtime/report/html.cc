@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/report/advice.h"
+#include "runtime/report/remedy.h"
 #include "runtime/report/report.h"
 
 // page.html with its styles and scripts, taken in by the assembler.
@@ -90,6 +91,7 @@ Json to_json(const OomEvent& event) {
           {"rescued", event.outcome == KOILA_RESCUED},
           {"how", rung_name(event.outcome == KOILA_RESCUED ? event.rung : 0)},
           {"reason", text(event.reason)},
+          {"todo", event.outcome == KOILA_RESCUED ? "" : remedy(event.reason)},
           {"micro_batch", event.micro_batch},
           {"batch", event.batch},
           {"cost", seconds(event.seconds)},
@@ -139,6 +141,7 @@ Json to_json(const ReportData& data) {
                {"command", text(data.command)},
                {"started", data.started},
                {"seconds", seconds(data.seconds)},
+               {"per_step", data.seconds_per_step() ? seconds(*data.seconds_per_step()) : 0},
                {"end", end_name(data.end)},
                {"steps", events.steps},
                {"rescues", events.rescues},

@@ -4,6 +4,7 @@
 
 #include "runtime/printable.h"
 #include "runtime/report/advice.h"
+#include "runtime/report/remedy.h"
 #include "runtime/report/report.h"
 
 namespace koila {
@@ -29,6 +30,7 @@ Json to_json(const OomEvent& event) {
           {"budget_bytes", event.budget_bytes},
           {"outcome", event.outcome == KOILA_RESCUED ? "rescued" : "refused"},
           {"reason", event.reason},
+          {"do", event.outcome == KOILA_RESCUED ? "" : remedy(event.reason)},
           {"micro_batch", event.micro_batch},
           {"batch", event.batch},
           {"rung", rung_name(event.outcome == KOILA_RESCUED ? event.rung : 0)},
@@ -175,12 +177,14 @@ std::string report_json(const ReportData& data) {
                {"command", data.command},
                {"started", seconds_of(data.started)},
                {"seconds", seconds_of(data.seconds)},
+               {"seconds_per_step", nullptr},
                {"end", end_name(data.end)},
                {"mode", mode_name(data.mode)},
                {"forced_micro_batch", data.microbatch},
                {"steps", events.steps},
                {"rescues", events.rescues},
                {"refused", events.refusals}};
+  if (const auto each = data.seconds_per_step()) json["seconds_per_step"] = seconds_of(*each);
 
   json["devices"] = Json::object();
   for (const DeviceFigures& device : data.devices) json["devices"][device_name(device.device)] = to_json(device);

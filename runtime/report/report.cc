@@ -21,6 +21,13 @@ bool ReportData::is_worth_a_line() const {
   return has_budget || used_cuda || events.steps > 0 || !events.oom_events.empty();
 }
 
+std::optional<double> ReportData::seconds_per_step() const {
+  if (steps.size() < 2) return std::nullopt;
+  const StepSample &first = steps.front(), &last = steps.back();
+  if (last.step <= first.step || last.seconds <= first.seconds) return std::nullopt;
+  return (last.seconds - first.seconds) / static_cast<double>(last.step - first.step);
+}
+
 std::string device_name(int device) {
   switch (device) {
     case KOILA_CPU: return "cpu";

@@ -35,8 +35,10 @@ struct TextStyle {
 // For what goes to a file descriptor: colours and a width of its own where it is a terminal. NO_COLOR and TERM=dumb are heeded.
 TextStyle style_of(int descriptor);
 
-// At most kTextLines, each of which begins with "koila: ". Only refusals are never cut short, nor left out if they are the first of all.
+// A dozen lines, at most kTextLines, each of which begins with "koila: ". Only refusals are never cut short, nor left out if they are the first of all.
 std::string report_text(const ReportData& data, const TextStyle& style = {});
+// The same with every figure: counts, passes, each out-of-memory.
+std::string report_long_text(const ReportData& data, const TextStyle& style = {});
 
 // All but `blocks` and `trace`.
 std::string report_json(const ReportData& data);

@@ -21,10 +21,10 @@ def test_the_program_runs_as_without(done) -> None:
 
 def test_text(done) -> None:
     assert done.stderr.splitlines() == [
-        f"koila: a program without PyTorch; mode track, pid {done.report['pid']}",
-        "koila:   cuda:0: peak 33.0 MiB, 1.0 MiB live at exit, 9 allocations, 8 frees, 1 failed",
+        f"koila: a program without PyTorch; mode track; pid {done.report['pid']}",
+        "koila:   cuda:0: peak 33.0 MiB, 1.0 MiB live at the end, 1 allocation failed",
         "koila:   cuda:0 by source: program 1.0 MiB (peak 33.0 MiB)",
-        "koila:   pinned: peak 4.0 MiB, 0 B live at exit, 1 allocation, 1 free",
+        "koila:   pinned: peak 4.0 MiB, 0 B live at the end",
         "koila:   pinned by source: program 0 B (peak 4.0 MiB)",
     ]
 
@@ -84,7 +84,7 @@ def test_on_a_smaller_device() -> None:
     done = koila(program("fill"), KOILA_DEVICE_MEMORY="16MiB")
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == "a piece: out of memory"
-    assert "koila:   cuda:0: peak 13.0 MiB of a budget of 16.0 MiB, 13.0 MiB live at exit, 4 allocations, 0 frees, 1 failed" in done.stderr
+    assert "koila:   cuda:0: peak 13.0 MiB of 16.0 MiB, 13.0 MiB live at the end, 1 allocation failed" in done.stderr
 
 
 def test_nothing_is_said_when_told_so() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["start", "cpp", "command", "report", "troubleshooting", "limits", "variables", "architecture"]
+PAGES = ["cpp", "python", "places", "command", "report", "troubleshooting", "limits", "variables", "architecture"]
 
 EXITS = re.compile(r"# exits with (\d+)\s*$")
 
@@ -61,7 +61,7 @@ def script(lines):
 
 @pytest.fixture
 def scratch(tmp_path):
-    for name in ("examples", "include", "build", "scripts", "tests", ".venv", "README.md"):
+    for name in ("examples", "include", "build", "python", "scripts", "tests", ".venv", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
@@ -75,6 +75,20 @@ def test_every_command_of_a_page_runs(page, scratch):
     for lines in found:
         done = subprocess.run(["bash", "-c", script(lines)], cwd=scratch, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, "\n".join([*lines, "", done.stdout[-2000:], done.stderr[-3000:]])
+
+
+def test_the_first_page_runs_in_a_bare_shell(tmp_path):
+    """From the clone on, in one shell that knows of nothing: no .venv, no koila in PATH, no variable."""
+    scratch = tmp_path
+    for entry in ROOT.iterdir():  # .cache too: scripts/setup keeps there what tells it that all is built
+        (scratch / entry.name).symlink_to(entry)
+    lines = [line for block in blocks((ROOT / "docs" / "start.md").read_text()) for line in block]
+    assert lines[0] == "scripts/setup"
+    environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(scratch), "TERM": "dumb"}
+    assert "koila" not in subprocess.run(["bash", "-c", "command -v koila"], env=environment, capture_output=True, text=True).stdout
+    done = subprocess.run(["bash", "-c", script(lines)], cwd=scratch, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, "\n".join([*lines, "", done.stdout[-2000:], done.stderr[-3000:]])
+    assert "6 steps" in done.stderr or "3 steps, all rescued" in done.stderr, done.stderr[-3000:]
 
 
 def test_finds_blocks_and_what_they_expect():

@@ -26,7 +26,7 @@ def test_a_wheel_is_the_package_and_its_script(packages):
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
         licences = {name.split("/licenses/", 1)[1]: wheel.read(name) for name in wheel.namelist() if "/licenses/" in name}
-    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
+    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/live.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
         f"koila/{header.relative_to(ROOT)}" for header in (ROOT / "include" / "koila").rglob("*.h")}
     assert "Requires-Dist" not in metadata, "pip would bring a torch that koila was not built for"
     assert "License-Expression: MIT\n" in metadata
@@ -50,7 +50,7 @@ def test_install_and_uninstall_leave_nothing(packages, tmp_path):
     for file in (library, fresh.packages / "koila" / "bin" / "koila"):
         assert ".symtab" not in fresh.run("readelf", "-SW", file), "symbols are most of the size"
 
-    fresh.pip("uninstall", "-y", "koila")
+    fresh.pip("uninstall", "-y", "libkoila")
     # Python's own, of the packages that were imported meanwhile.
     assert {k: v for k, v in tree(fresh.folder).items() if "__pycache__" not in k} == before
     assert not (fresh.packages / "koila").exists()
@@ -138,5 +138,5 @@ def test_pip_builds_for_the_torch_of_the_environment(packages, tmp_path):
     fresh.pip("install", "--no-cache-dir", "-v", packages.sdist)
     fresh.run(fresh.python, "-c", "import koila, torch; assert koila.torch_version() == torch.__version__, koila.torch_version()")
     check_training(fresh, tmp_path)
-    fresh.pip("uninstall", "-y", "koila")
+    fresh.pip("uninstall", "-y", "libkoila")
     assert {k: v for k, v in tree(fresh.folder).items() if "__pycache__" not in k} == before

@@ -51,6 +51,47 @@ def test_live_bytes_alone_where_no_category_is_known(open_page):
     assert opened.page.locator(".key button").count() == 0
 
 
+def test_begins_at_step_one_and_counts_from_one(open_page):
+    opened = open_page("rescued")
+    run = data_of(opened.page)
+    ends = run["step_samples"]["seconds"]
+    margin = 0.03 * (ends[-1] - ends[0])
+    assert opened.span() == pytest.approx([max(opened.page.evaluate("timeline.begin"), ends[0] - run["per_step"] - margin),
+                                           min(opened.page.evaluate("timeline.end"), ends[-1] + margin)], abs=1e-3)
+    opened.page.get_by_role("button", name="the whole run").click()
+    assert opened.span()[0] == pytest.approx(min(device["timeline"]["seconds"][0] for device in run["devices"])) and opened.span()[1] >= run["seconds"]
+    events = table(opened, "Out-of-memory events").locator("tbody tr")
+    assert events.nth(0).locator("td").nth(1).inner_text() == str(run["oom_events"][0]["step"] + 1)
+    device = run["devices"][0]
+    assert f"in step {device['peak_step'] + 1}" in opened.page.locator("section", has_text="At the peak").first.inner_text()
+
+
+def test_every_line_of_the_charts_has_a_name(open_page):
+    text = open_page("rescued").page.locator("section", has_text="Step by step").last.inner_text()
+    for name in ("peak", "live after its backward pass", "budget ", "rows in a micro-batch", "rows in the batch"):
+        assert name in text, text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_picture_to_share(open_page, tmp_path, scheme):
+    opened = open_page("rescued", scheme, 1000)
+    with opened.page.expect_download() as download:
+        opened.page.get_by_role("button", name="save the chart as a picture").click()
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.name == "koila-cpu.png" and path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 10_000
+    # The ground of the scheme, the chart's colours, and no complaint of the page's policy.
+    corner, painted = opened.page.evaluate("""() => {
+      const made = pictureOf(document.querySelector("#device section"), run.devices[0]);
+      const {data} = made.getContext("2d").getImageData(0, 0, made.width, made.height);
+      let activations = 0;
+      for (let i = 0; i < data.length; i += 4) if (data[i] === 0xe6 && data[i + 1] === 0x9f && data[i + 2] === 0) ++activations;
+      return [[data[0], data[1], data[2]], activations];
+    }""")
+    assert corner == {"light": [255, 255, 255], "dark": [16, 21, 27]}[scheme] and painted > 200
+    assert opened.complaints == []
+
+
 def test_hover_shows_the_exact_values(open_page):
     opened = open_page("cuda")
     plot = opened.plot()
@@ -72,13 +113,15 @@ def test_hover_shows_the_exact_values(open_page):
 def test_hover_at_a_mark_tells_the_event(open_page):
     opened = open_page("refused")
     plot = opened.plot()
-    at = 11.2 / opened.span()[1]
+    begin, end = opened.span()
+    at = (11.2 - begin) / (end - begin)
     opened.page.mouse.move(plot["x"] + at * plot["width"], plot["y"] + 100)
     assert "Refused: out of memory in aten::linear (forward), wanted 48.0 MiB" in opened.tip().inner_text()
 
 
 def test_zoom_and_pan_move_every_chart(open_page):
     opened = open_page("rescued")
+    opened.page.evaluate("timeline.showAll()")
     page, mouse, whole = opened.page, opened.page.mouse, opened.span()
     plot = opened.plot()
     x = lambda part: plot["x"] + part * plot["width"]
@@ -110,7 +153,7 @@ def test_zoom_and_pan_move_every_chart(open_page):
     page.get_by_role("button", name="earlier").click()
     assert opened.span()[0] < moved[0]
     mouse.dblclick(x(0.5), plot["y"] + 100)
-    page.wait_for_function("timeline.span[0] === 0 && timeline.span[1] === timeline.end")
+    page.wait_for_function("timeline.span[0] === timeline.begin && timeline.span[1] === timeline.end")
 
     page.locator("#memory-chart .u-over").focus()
     page.keyboard.press("+")
@@ -188,7 +231,7 @@ def test_the_run_in_one_glance(open_page):
     assert head.title() == "koila: python train.py --batch 512 --epochs 20 --lr 3e-4"
     assert head.locator(".verdict").inner_text().startswith("29 out-of-memory errors rescued")
     assert [tile.replace("\n", " ") for tile in head.locator(".tile").all_inner_texts()][:4] == [
-        "Steps 10,000 0.35 s each, all in all", "Rescued 29 10.8 s in all", "Refused 0", "Micro-batch in use 192 of 512 rows"]
+        "Steps 10,000 0.35 s each", "Rescued 29 10.8 s in all", "Refused 0", "Micro-batch in use 192 of 512 rows"]
     assert "KOILA_RULES" in head.locator(".callout").inner_text()
 
     refused = open_page("refused").page

@@ -16,6 +16,14 @@ TEST(ParseBytes, TakesEveryUnit) {
   EXPECT_EQ(parse_bytes("3GB"), 3'000'000'000);
 }
 
+TEST(ParseBytes, ASingleLetterIsBinary) {
+  EXPECT_EQ(parse_bytes("4G"), 4LL << 30);
+  EXPECT_EQ(parse_bytes("80M"), 80LL << 20);
+  EXPECT_EQ(parse_bytes("80m"), 80LL << 20);
+  EXPECT_EQ(parse_bytes("1.5k"), 1536);
+  EXPECT_EQ(parse_bytes("2T"), 2LL << 40);
+}
+
 TEST(ParseBytes, TakesFractionsBlanksAndAnyCase) {
   EXPECT_EQ(parse_bytes("1.5GiB"), 3LL << 29);
   EXPECT_EQ(parse_bytes("64 mib"), 64LL << 20);

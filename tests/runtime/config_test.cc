@@ -124,8 +124,8 @@ TEST(Config, EmptyIsNotSet) {
 
 TEST(Config, BadValueSaysNameValueFormAndWhatIsUsed) {
   EXPECT_EQ(problem_of("KOILA_CPU_MEMORY", "12XB"),
-            "KOILA_CPU_MEMORY=12XB is not understood: want a size with its unit such as 512MiB, a share such as 50%, or auto; "
-            "using no budget");
+            "KOILA_CPU_MEMORY=12XB is not understood: want a size with its unit such as 512MiB, 4G or 1.5GiB (units: B, K, M, G, T, KiB, MiB, GiB, TiB of 1024; "
+            "KB, MB, GB, TB of 1000), a share such as 50%, or auto; using no budget");
   EXPECT_EQ(problem_of("KOILA_MODE", "on"), "KOILA_MODE=on is not understood: want off, track, rescue or lazy; using rescue");
 }
 

@@ -176,6 +176,39 @@ TEST(Names, AFullTableGivesTheNumberOfNone) {
   EXPECT_EQ(names.name(3), "");
 }
 
+// Of a training loop whose second step has state and gradients that the first had not: its peak is a little above that of the first.
+TEST(TensorBook, CategoriesAndHoldersAreOfOneMoment) {
+  TensorBook book;
+  const auto add = [&](std::uintptr_t address, std::int64_t bytes, koila_when when) { book.add(KOILA_CPU, address, bytes, from(when)); };
+  add(0x1000, 1000, KOILA_SETUP);
+  for (std::uintptr_t i = 0; i < 200; ++i) add(0x10000 + i, 1000, KOILA_IN_FORWARD);
+  for (std::uintptr_t i = 0; i < 200; ++i) book.remove(KOILA_CPU, 0x10000 + i);
+  add(0x2000, 2000, KOILA_IN_OPTIMIZER);
+  book.begin_backward();
+  for (std::uintptr_t i = 0; i < 199; ++i) add(0x20000 + i, 1000, KOILA_IN_FORWARD);
+  for (std::uintptr_t i = 0; i < 30; ++i) {
+    book.remove(KOILA_CPU, 0x20000 + i);
+    add(0x30000 + i, 10, KOILA_IN_BACKWARD);
+  }
+  const TensorBook::Peak peak = book.peak(KOILA_CPU);
+  EXPECT_EQ(peak.bytes, 202'000);
+  CategoryBytes of_holders = {};
+  for (const Holder& holder : peak.holders) of_holders[static_cast<std::size_t>(holder.category)] += holder.bytes;
+  EXPECT_EQ(of_holders, peak.by_category);
+  EXPECT_EQ(peak.by_category[KOILA_OPTIMIZER_STATE], 2000);
+  EXPECT_EQ(peak.by_category[KOILA_ACTIVATIONS], 199'000);
+}
+
+TEST(TensorBook, AHigherPeakForgetsWhatWentAfterTheLast) {
+  TensorBook book;
+  book.add(KOILA_CPU, 0x1000, 100, from(KOILA_IN_FORWARD));
+  book.remove(KOILA_CPU, 0x1000);
+  book.add(KOILA_CPU, 0x2000, 101, from(KOILA_IN_FORWARD));
+  const TensorBook::Peak peak = book.peak(KOILA_CPU);
+  ASSERT_EQ(peak.holders.size(), 1U);
+  EXPECT_EQ(peak.holders[0].bytes, 101);
+}
+
 TEST(TensorBook, AddsUpWhateverThreadsDo) {
   TensorBook book;
   std::vector<std::thread> threads;

@@ -49,6 +49,37 @@ TEST(Examine, AdapterForTheTorchThatRuns) {
   EXPECT_EQ(verdict_of(examine_torch(python(), torch_of(""), library_for("2.13.0")), "does not say its version"), Verdict::kProblem);
 }
 
+// What it advises must not bring another project: koila is taken on PyPI.
+TEST(Examine, TheCureForAnotherTorchIsKoilasOwnSource) {
+  const Findings other = examine_torch(python(), torch_of("2.11.0"), library_for("2.13.0+cpu"));
+  EXPECT_NE(other[0].todo.find("-m pip install ."), std::string::npos) << other[0].todo;
+  EXPECT_EQ(other[0].todo.find("pip install koila"), std::string::npos) << other[0].todo;
+}
+
+TEST(Examine, ACpuWithoutABudgetHasNoLimitToActOn) {
+  const TorchFacts torch = torch_of("2.13.0+cpu");
+  GpuFacts gpu;
+  EXPECT_EQ(verdict_of(examine_limit(gpu, torch, {}), "no budget is set"), Verdict::kWarning);
+  EXPECT_NE(examine_limit(gpu, torch, {})[0].todo.find("--cpu-memory auto"), std::string::npos);
+  EXPECT_TRUE(examine_limit(gpu, torch, {{"KOILA_CPU_MEMORY", "auto"}}).empty());
+  EXPECT_TRUE(examine_limit(gpu, torch, {{"KOILA_MICROBATCH", "8"}}).empty());
+  EXPECT_TRUE(examine_limit(gpu, {}, {}).empty()) << "no torch: there is another finding for that";
+  gpu.models = {"NVIDIA H100"};
+  EXPECT_EQ(examine_limit(gpu, torch, {}).size(), 1U) << "this torch cannot use it";
+  EXPECT_TRUE(examine_limit(gpu, torch_of("2.13.0+cu130", "13.0"), {}).empty());
+}
+
+// docker is a static program with no LD_PRELOAD to hand on, and sudo has setuid: neither is to be linked or copied.
+TEST(Examine, OfWhatCarriesAProgramElsewhereOnlyThatIsSaid) {
+  Program docker = python();
+  docker.carrier = "docker";
+  docker.path = docker.binary = "/proc/self/exe";
+  const Findings findings = examine_program({"docker", "run", "image"}, docker, library_for("2.13.0"));
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].what, "docker does not hand LD_PRELOAD on to what it starts");
+  EXPECT_NE(findings[0].todo.find("koila run -- PROGRAM"), std::string::npos);
+}
+
 TEST(Examine, NoTorch) {
   TorchFacts none;
   none.asked = true;

@@ -48,6 +48,19 @@ TEST(Frame, TellsTheState) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 }
 
+TEST(Frame, HasALegendAndTheLatestSteps) {
+  Moment with_steps = moment();
+  EXPECT_EQ(text_of(frame(with_steps, 100, 100, false)).find("peaks by step"), std::string::npos);
+  for (const std::int64_t mi : {0, 5, 8, 10}) {
+    StepSample step;
+    step.peak_bytes = mi * kMiB;
+    with_steps.data.steps.push_back(step);
+  }
+  const std::string text = text_of(frame(with_steps, 100, 100, false));
+  EXPECT_NE(text.find("peaks by step [ =*#]"), std::string::npos) << text;
+  EXPECT_NE(text.find("[#] live   [-] the peak"), std::string::npos) << text;
+}
+
 TEST(Frame, FitsTheTerminal) {
   for (const int columns : {30, 47, 80, 200}) {
     for (const int rows : {1, 5, 60}) {

@@ -1,5 +1,6 @@
 """koila doctor, on cases made up to fail."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -31,6 +32,23 @@ def test_nothing_is_wrong_with_an_example() -> None:
     assert result.returncode == 0, result.stdout
     assert "problem " not in result.stdout.replace("no problem found", "")
     assert "with torch 2." in result.stdout
+
+
+def test_a_cpu_without_a_budget() -> None:
+    if os.path.exists("/dev/nvidia0"):
+        pytest.skip("a GPU is a limit")
+    result = koila("doctor", "--", sys.executable, MLP)
+    assert "no budget is set" in result.stdout and "--cpu-memory auto" in result.stdout
+    assert "no budget is set" not in koila("doctor", "--cpu-memory", "auto", "--", sys.executable, MLP).stdout
+    assert "warning: the program computes on the CPU, and no budget is set" in koila("run", "--", sys.executable, "-c", "1").stderr
+
+
+def test_json(tmp_path: pathlib.Path) -> None:
+    result = koila("doctor", "--json", "--library", library_folder(tmp_path, "2.0.1"), "--", sys.executable, MLP)
+    found = json.loads(result.stdout)
+    assert result.returncode == 1 and found["ok"] is False
+    (problem,) = [finding for finding in found["findings"] if finding["verdict"] == "problem"]
+    assert "the adapter is for torch 2.0.1" in problem["what"] and "pip install ." in problem["do"]
 
 
 def test_adapter_for_another_torch(tmp_path: pathlib.Path) -> None:

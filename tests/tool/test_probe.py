@@ -24,6 +24,10 @@ def test_finds_what_fits_without_koila_and_with(tmp_path: pathlib.Path) -> None:
     assert all(trial["rescues"] == 0 for trial in found["without"]["trials"])
     assert f"largest batch without koila: {found['without']['largest']} (" in result.stdout
     assert f"largest batch with koila:    {found['with']['largest']} (" in result.stdout
+    assert "tried for 2 steps each" in result.stdout
+    assert f"trying {found['with']['largest']} rows: fits" in result.stderr
+    assert result.stdout.splitlines()[-1] == f"run: {found['recommended']}"
+    assert found["recommended"] == f"koila run --cpu-memory=1MiB -- {sys.executable} {TINY} {found['with']['largest']} 1000"
 
 
 def fake_program(tmp_path: pathlib.Path, body: str) -> str:
@@ -47,6 +51,8 @@ def test_wrong_use() -> None:
         (["--cpu-memory", "1", "--", "true", "{}"], "--cpu-memory 1 is not understood"),
         (["--cpu-memory", "1MiB", "--min", "9", "--max", "3", "--", "true", "{}"], "--min <= --max"),
         (["--cpu-memory", "1MiB"], "which program?"),
+        (["--cpu-memory", "1MiB", "--mode", "track", "--", "true", "{}"], "KOILA_MODE=track (--mode) leaves nothing to probe"),
+        (["--cpu-memory", "1MiB", "--ladder", "3", "--", "true", "{}"], "KOILA_LADDER (--ladder) without rung 1 or 2 leaves nothing to probe"),
     ):
         result = koila("probe", *words)
         assert result.returncode == 2 and said in result.stderr, words
@@ -54,6 +60,12 @@ def test_wrong_use() -> None:
         result = koila("probe", "--", "true", "{}")
         assert result.returncode == 2 and "a budget is needed" in result.stderr
     assert koila("probe", "--cpu-memory", "1MiB", "--", "no-such-program", "{}").returncode == 127
+
+
+def test_json_to_stdout_is_json_alone(tmp_path: pathlib.Path) -> None:
+    memory = fake_program(tmp_path, 'echo "RuntimeError: CUDA error: out of memory" >&2; exit 1\n')
+    result = koila("probe", "--cpu-memory", "1MiB", "--max", "1", "-q", "--json", "-", "--", memory, "{}")
+    assert json.loads(result.stdout)["recommended"] == "" and result.returncode == 1
 
 
 def test_memory_that_runs_out_elsewhere_and_too_slow_programs(tmp_path: pathlib.Path) -> None:

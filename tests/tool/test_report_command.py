@@ -27,7 +27,7 @@ def test_a_record_tells_what_the_report_tells(runs: pathlib.Path) -> None:
     of_json, of_record = (koila("report", str(runs / name)) for name in ("tight.json", "tight.koila"))
     assert of_json.returncode == of_record.returncode == 0, of_json.stderr + of_record.stderr
     for text in (of_json.stdout, of_record.stdout):
-        assert "4 steps" in text and "rescued: out of memory" in text and "of a budget of 1.0 MiB" in text
+        assert "4 steps, all rescued" in text and "1024 rows at once ran out" in text and " of 1.0 MiB" in text
     assert "\033" not in of_json.stdout
 
 
@@ -63,7 +63,8 @@ def test_a_running_process_and_one_that_was_killed(tmp_path: pathlib.Path) -> No
             if line == "step 3\n":
                 break
         running = koila("report", str(process.pid), **variables)
-        assert running.returncode == 0 and " steps, 0 rescues" in running.stdout, running.stderr
+        assert running.returncode == 0 and " steps, nothing ran out" in running.stdout, running.stderr
+        assert " allocations, " in koila("report", "-v", str(process.pid), **variables).stdout
         listed = koila("report", **variables).stdout
         assert str(process.pid) in listed and "running" in listed
         process.send_signal(signal.SIGKILL)

@@ -45,7 +45,7 @@ def test_says_nothing_when_asked_to() -> None:
     ("option", "wanted"),
     [
         (["--mode", "fast"], "--mode fast is not understood: want off, track, rescue or lazy"),
-        (["--cpu-memory", "200"], "--cpu-memory 200 is not understood: want a size with its unit"),
+        (["--cpu-memory", "200"], "--cpu-memory 200 is not understood: want a size with its unit such as 512MiB, 4G or 1.5GiB (units: B, K, M, G, T, KiB"),
         (["--mdoe", "track"], "no option --mdoe; did you mean --mode?"),
         (["--library", "/nonexistent"], "libkoila.so was not found in /nonexistent"),
     ],

@@ -133,3 +133,11 @@ def test_the_end_of_the_process_is_its_last_frame(tmp_path: pathlib.Path) -> Non
             assert terminal.exit_status() == 0
         last = terminal.text.split("\033[?1049l")[-1]
         assert ended in last and "steps " in last, last
+
+
+def test_waits_for_a_process(tmp_path: pathlib.Path) -> None:
+    waiting = subprocess.Popen([str(KOILA), "top", "--wait"], env=clean_environment(TMPDIR=str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert waiting.stderr is not None and waiting.stderr.readline() == "koila: waiting for a process under koila\n"
+    with training(tmp_path) as process:
+        shown, _ = waiting.communicate(timeout=60)
+        assert waiting.returncode == 0 and f"pid {process.pid}" in shown and "[#] live" in shown

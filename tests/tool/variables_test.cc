@@ -19,7 +19,7 @@ TEST(Variables, NamesOfOptions) {
 TEST(Variables, EveryVariableIsAnOptionWithAMeaning) {
   CLI::App app;
   Given given;
-  add_variables(app, given);
+  add_variables(app, given, Shown::kYes);
   for (const VariableForm& form : variable_forms()) {
     const CLI::Option* option = app.get_option(option_name(form.name));
     EXPECT_NE(option->get_description().find('\n'), std::string::npos) << form.name << " has no line in kMeaning";
@@ -30,7 +30,7 @@ TEST(Variables, EveryVariableIsAnOptionWithAMeaning) {
 TEST(Variables, OptionsTakeThePlaceOfTheEnvironment) {
   CLI::App app;
   Given given;
-  add_variables(app, given);
+  add_variables(app, given, Shown::kNo);
   Words program;
   ASSERT_FALSE(parse(app, "x", {"--mode", "lazy", "--cpu-memory=2GiB", "--strict", "--verify=0", "python", "train.py", "--mode", "x", "--", "y"}, &program));
   EXPECT_EQ(program, (Words{"python", "train.py", "--mode", "x", "--", "y"}));
@@ -49,6 +49,7 @@ TEST(Variables, BadValuesAreErrorsWithTheFormThatIsWanted) {
   ASSERT_EQ(checked.errors.size(), 3U);
   EXPECT_EQ(checked.errors[0], "KOILA_MODE=on is not understood: want off, track, rescue or lazy");
   EXPECT_TRUE(checked.errors[1].starts_with("--cpu-memory 200 is not understood: want a size with its unit")) << checked.errors[1];
+  for (const char* unit : {" K,", " M,", " G,", " MiB,", " GiB,", " GB,", "auto"}) EXPECT_NE(checked.errors[1].find(unit), std::string::npos) << unit;
   EXPECT_TRUE(checked.errors[2].starts_with("--report '' is not understood")) << checked.errors[2];
   ASSERT_EQ(checked.warnings.size(), 1U);
   EXPECT_NE(checked.warnings[0].find("KOILA_MODUS"), std::string::npos);

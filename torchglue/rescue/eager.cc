@@ -10,6 +10,7 @@
 #include "torchglue/facts/facts.h"
 #include "torchglue/in_checkpoint.h"
 #include "torchglue/kept_arguments.h"
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/pack_once.h"
 #include "torchglue/region/boundary_store.h"
@@ -86,6 +87,14 @@ bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argumen
   return anew;
 }
 
+constexpr const char* kStateDoesNotFit = "The optimizer state does not fit.";  // the runtime adds by how much (runtime/state_lacks.h)
+
+// What an optimizer makes its state with in its first step.
+bool makes_state(const std::string& op) {
+  constexpr const char* kMakers[] = {"aten::zeros_like", "aten::zeros", "aten::empty_like", "aten::empty", "aten::full_like", "aten::full", "aten::clone"};
+  return std::find(std::begin(kMakers), std::end(kMakers), op) != std::end(kMakers);
+}
+
 // The reason, with the state that the program's error leaves.
 std::string describe_refusal(const c10::OperatorHandle& op, const std::string& reason) {
   std::string text = reason;
@@ -95,6 +104,7 @@ std::string describe_refusal(const c10::OperatorHandle& op, const std::string& r
     add("Since the last backward pass " + std::to_string(updated) + (updated == 1 ? " parameter has" : " parameters have") +
         " been updated: an optimizer's step is half done.");
   }
+  if (origin_now(false).when == KOILA_IN_OPTIMIZER && !op_traits(op).writes && makes_state(op.schema().name())) add(kStateDoesNotFit);
   return text;
 }
 

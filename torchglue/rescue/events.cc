@@ -8,6 +8,8 @@
 #include <string>
 
 #include "torchglue/memory/allocation_failure.h"
+#include "torchglue/memory/source_line.h"
+#include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
 
 namespace koila {
@@ -34,6 +36,14 @@ void report(const OutOfMemory& oom, int outcome, int rung, const std::string& re
   s.runtime->on_oom(&event);
 }
 
+// " It was called at train.py:31 in forward."; "" where that is not known. A refusal is rare: its line is looked up without KOILA_STACKS too, but where a watch
+// stands only: else an allocator may have called, whose lock it holds while this would wait for Python's.
+std::string called_at() {
+  if (!session().owned_by_this_thread() || !session().rescue || !OutOfMemoryWatch::stands()) return "";
+  const std::string line = source_line_text(python_line_now());
+  return line.empty() ? "" : " It was called at " + line + ".";
+}
+
 }  // namespace
 
 OutOfMemory describe_out_of_memory(const std::string& op) {
@@ -48,7 +58,7 @@ void report_rescue(const OutOfMemory& oom, int64_t micro_batch, int64_t batch) {
 void report_rescue(const OutOfMemory& oom, koila_rung rung) { report(oom, KOILA_RESCUED, rung, "", 0, 0); }
 
 void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t batch) {
-  report(oom, KOILA_REFUSED, 0, reason, 0, batch);
+  report(oom, KOILA_REFUSED, 0, reason + called_at(), 0, batch);
   if (session().owned_by_this_thread()) told.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -3,18 +3,21 @@
 
 const timeline = {
   charts: new Set(),  // those that follow the span
-  end: 1,             // seconds of the run
+  begin: 0,           // seconds: when the first tensor came, for what is before that is imports
+  end: 1,             // and the end of the run
   span: [0, 1],
   onspan: null,
 
   show(from, to) {
-    const width = Math.min(Math.max(to - from, this.end * 1e-6, 1e-6), this.end);
-    const start = Math.min(Math.max(from, 0), this.end - width);
-    this.span = [start, start + width];
-    for (const chart of this.charts) chart.setScale("x", {min: start, max: start + width});
+    const whole = this.end - this.begin;
+    const width = Math.min(Math.max(to - from, whole * 1e-6, 1e-6), whole);
+    const start = Math.min(Math.max(from, this.begin), this.end - width);
+    this.span = width < whole ? [start, start + width] : [this.begin, this.end];
+    const [min, max] = this.span;
+    for (const chart of this.charts) chart.setScale("x", {min, max});
     this.onspan?.();
   },
-  showAll() { this.show(0, this.end); },
+  showAll() { this.show(this.begin, this.end); },
   // factor < 1 goes nearer, around a moment.
   zoom(factor, around = (this.span[0] + this.span[1]) / 2) {
     this.show(around - (around - this.span[0]) * factor, around + (this.span[1] - around) * factor);
@@ -95,7 +98,7 @@ function timeChart(host, {height, series, data, axes, range, draw = [], padding,
     chart.setScale("x", {min: timeline.span[0], max: timeline.span[1]});
     followPointer(chart);
   } else {
-    chart.setScale("x", {min: 0, max: timeline.end});
+    chart.setScale("x", {min: timeline.begin, max: timeline.end});
   }
   new ResizeObserver(() => { if (host.clientWidth > 0) chart.setSize({width: host.clientWidth, height}); }).observe(host);
   return chart;

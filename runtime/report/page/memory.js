@@ -202,6 +202,8 @@ function stepCharts(run, device, section) {
   const charts = [];
 
   const heading = (text) => section.append(element("p", {class: "chart-title"}, text));
+  // Each line of a chart has its name.
+  const names = (...lines) => section.append(element("div", {class: "key"}, lines.filter(Boolean).map(([paint, text, kind]) => element("span", {}, swatch(colour(paint), kind), text))));
   const add = (label, options) => {
     const host = element("div", {class: "chart", role: "group", "aria-label": label});
     section.append(host);
@@ -222,6 +224,7 @@ function stepCharts(run, device, section) {
       row(swatch(colour("accent"), "line"), "peak", formatBytes(steps[index].peak), formatExact(steps[index].peak)),
       row(swatch(colour("muted"), "line"), "live after its backward", formatBytes(steps[index].live), formatExact(steps[index].live))), rescues(index)].filter(Boolean),
   });
+  names(["accent", "peak", "line"], ["muted", "live after its backward pass", "line"], budgetFits(device) ? ["bad", `budget ${formatBytes(device.budget)}`, "line dashed"] : null);
 
   if (!steps.some((step) => step.micro > 0)) return charts;
   heading("Rows in a micro-batch, of the whole batch");
@@ -243,5 +246,6 @@ function stepCharts(run, device, section) {
         row(swatch(colour("muted"), "line dashed"), "batch", steps[index].batch > 0 ? plural(steps[index].batch, "row") : "")), rescues(index)].filter(Boolean);
     },
   });
+  names(["good", "rows in a micro-batch", "line"], ["muted", "rows in the batch", "line dashed"]);
   return charts;
 }

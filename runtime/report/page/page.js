@@ -24,6 +24,9 @@ const named = (category) => element("span", {class: "nowrap"}, swatch(categoryCo
 const bytesColumn = (title, field) => ({title, kind: "number", value: (row) => row[field], show: (row) => formatBytes(row[field]), exact: (row) => formatExact(row[field])});
 const countColumn = (title, field) => ({title, kind: "number", value: (row) => row[field], show: (row) => formatCount(row[field])});
 
+// Steps that had ended by then are told by the number of the one that was under way, from 1, as the CSV has it.
+const stepColumn = (title, field) => ({title, kind: "number", value: (row) => row[field], show: (row) => formatCount(row[field] + 1)});
+
 // Of the devices with a budget, the one nearest to it; else the one with the most bytes.
 function fullest() {
   const share = (device) => (device.budget > 0 ? device.peak / device.budget : 0);
@@ -72,7 +75,7 @@ function glance() {
 
   const cost = run.ladder.filter((rung) => rung.rung !== "refuse").reduce((sum, rung) => sum + rung.seconds, 0);
   const tiles = element("div", {class: "tiles"});
-  tiles.append(tile("Steps", formatCount(run.steps), run.steps > 0 && run.seconds > 0 ? `${formatSpan(run.seconds / run.steps)} each, all in all` : ""));
+  tiles.append(tile("Steps", formatCount(run.steps), run.per_step > 0 ? `${formatSpan(run.per_step)} each` : ""));
   tiles.append(tile("Rescued", formatCount(run.rescues), run.rescues > 0 && cost > 0 ? `${formatSpan(cost)} in all` : ""));
   tiles.append(tile("Refused", formatCount(run.refusals), "", {kind: run.refusals > 0 ? "bad" : ""}));
   if (run.micro_batch > 0) tiles.append(tile("Micro-batch in use", formatCount(run.micro_batch), run.batch > 0 ? `of ${plural(run.batch, "row")}` : "rows"));
@@ -104,7 +107,7 @@ function peak(device) {
   const parts = STACK.map((name) => ({name, bytes: device.peak_by_category[run.categories.indexOf(name)] ?? 0})).filter((part) => part.bytes > 0);
   const sum = parts.reduce((total, part) => total + part.bytes, 0);
   if (sum === 0 && device.holders.length === 0) return null;
-  const made = section("At the peak", sum > 0 ? `${formatBytes(sum)} of tensors on ${device.name} at ${formatMoment(device.peak_seconds)}, after ${plural(device.peak_step, "step")}` : "");
+  const made = section("At the peak", sum > 0 ? `${formatBytes(sum)} of tensors on ${device.name} at ${formatMoment(device.peak_seconds)}, in step ${formatCount(device.peak_step + 1)}` : "");
   if (sum > 0) {
     const bar = element("div", {class: "bar", role: "img", "aria-label": parts.map((part) => `${part.name} ${formatBytes(part.bytes)}`).join(", ")}, parts.map((part) => {
       const piece = element("i", {title: `${part.name}: ${formatBytes(part.bytes)}`});
@@ -123,7 +126,7 @@ function peak(device) {
       bytesColumn("Bytes", "bytes"),
       {title: "Share", kind: "number", value: (row) => row.bytes, show: (row) => formatShare(row.bytes, sum || device.peak)},
       countColumn("Tensors", "count"),
-      countColumn("Made in step", "step"),
+      stepColumn("Made in step", "step"),
       ...(lines ? [{title: "Source line", kind: "words", value: (row) => row.where, show: (row) => sourceLine(row.where)}] : []),
     ], device.holders));
     if (!lines) made.append(element("p", {class: "hint"}, "With KOILA_STACKS=1 each has the source line that made it."));
@@ -139,7 +142,7 @@ function deviceView(device, host) {
   host.replaceChildren();
   const tool = (text, label, act) => element("button", {type: "button", class: "tool", title: label, "aria-label": label, onclick: act}, text);
   const memory = section(`Memory over time on ${device.name}`, "", tool("\u2190", "earlier", () => timeline.pan(-0.3)), tool("\u2192", "later", () => timeline.pan(0.3)),
-    tool("+", "nearer", () => timeline.zoom(0.5)), tool("\u2212", "farther", () => timeline.zoom(2)), tool("All", "the whole run", () => timeline.showAll()));
+    tool("+", "nearer", () => timeline.zoom(0.5)), tool("\u2212", "farther", () => timeline.zoom(2)), tool("All", "the whole run", () => timeline.showAll()), tool("Picture", "save the chart as a picture (PNG)", () => savePicture(memory, device)));
   host.append(memory);
   if (device.timeline.seconds.length > 0) {
     const plot = element("div", {class: "chart", id: "memory-chart", role: "group", "aria-label": `Live bytes on ${device.name} over time, at most ${formatBytes(device.peak)}`});
@@ -162,9 +165,21 @@ function deviceView(device, host) {
   if (stepCharts(run, device, steps).length === 0) steps.remove();
 }
 
+// What is seen first: from the begin of step 1, as near as it is known, to the end of the last. Before are imports and data, and they are a button away.
+function stepsOnly() {
+  const ends = run.step_samples.seconds;
+  if (ends.length < 2) return [timeline.begin, timeline.end];
+  const margin = 0.03 * (ends.at(-1) - ends[0]);
+  const events = run.oom_events.filter((event) => event.step === 0).map((event) => event.at);
+  const begin = Math.min(ends[0] - run.per_step, ...events) - margin;
+  return [Math.max(timeline.begin, begin), Math.min(timeline.end, ends.at(-1) + margin)];
+}
+
 function devices() {
   timeline.end = Math.max(run.seconds, ...run.devices.map((device) => device.timeline.seconds.at(-1) ?? 0), run.step_samples.seconds.at(-1) ?? 0, 1e-3);
-  timeline.span = [0, timeline.end];
+  const firsts = run.devices.map((device) => device.timeline.seconds[0]).filter((seconds) => seconds !== undefined);
+  timeline.begin = Math.min(firsts.length > 0 ? Math.min(...firsts) : 0, timeline.end - 1e-3);
+  timeline.span = stepsOnly();
   const host = element("div", {id: "device"});
   if (run.devices.length === 0) {
     host.append(element("section", {}, element("p", {class: "empty"}, "No memory was accounted for: no device was used, and no budget was set.")));
@@ -195,7 +210,7 @@ function outOfMemory() {
   const many = new Set(events.map((event) => event.device)).size > 1;
   made.append(dataTable("Out-of-memory events", [
     {title: "At", kind: "number", value: (row) => row.at, show: (row) => formatMoment(row.at)},
-    countColumn("Step", "step"),
+    stepColumn("Step", "step"),
     {title: "Outcome", value: (row) => row.how, show: (row) => element("span", {class: `outcome ${row.rescued ? "good" : "bad"}`}, row.rescued ? "rescued" : "refused")},
     ...(many ? [{title: "Device", value: (row) => row.device}] : []),
     {title: "In", value: (row) => row.op, show: (row) => [mono(row.op), " ", element("span", {class: "muted nowrap"}, row.phase)]},
@@ -209,7 +224,7 @@ function outOfMemory() {
 }
 
 function howItWentOn(event) {
-  if (!event.rescued) return event.reason || "the program got the error";
+  if (!event.rescued) return [event.reason || "the program got the error", event.todo ? element("p", {class: "todo"}, element("b", {}, "do: "), event.todo) : null];
   const rows = event.micro_batch > 0 ? `micro-batches of ${formatCount(event.micro_batch)}${event.batch > 0 ? ` of ${formatCount(event.batch)}` : ""} rows` : "";
   const how = rows || {retry: "tried again, now that there was room", offload: "what did not fit was kept outside"}[event.how] || event.how;
   return event.reason ? `${how}: ${event.reason}` : how;

@@ -209,6 +209,7 @@ TEST(Advice, NoMemoryAdviceWhereABudgetWasNeverReached) {
   EXPECT_EQ(first(data), "nothing to do: the budget was never reached");
   data.devices[0].failed_allocations = 1;
   EXPECT_TRUE(says(data, "mixed precision"));
+  EXPECT_EQ(find(data, "mixed precision").saves_bytes, 0) << "the budget cut the peak: nobody knows what the activations would be";
   data.devices[0].failed_allocations = 0;
   data.leaks.resize(1);
   data.leaks[0].holder = "a list";
@@ -258,6 +259,33 @@ TEST(Advice, TheNextRunStartsFromWhatThisOneLearned) {
   data.microbatch = 128;
   EXPECT_FALSE(says(data, "KOILA_CACHE"));
   EXPECT_FALSE(says(plain_training(), "KOILA_CACHE"));
+}
+
+TEST(Advice, WhereAllIsWellItSaysSoAndStops) {
+  ReportData data = rescued();
+  data.devices = plain_training().devices;
+  data.devices[0].budget_bytes = 1000 * kMi;
+  data.events.rungs[KOILA_RUNG_SPLIT] = {2, 0.25};
+  data.seconds = 60;
+  ASSERT_EQ(advice(data).size(), 1U);
+  EXPECT_EQ(first(data), "nothing to do: every step came through, and running out cost 0.2 s in all");
+  data.seconds = 1;
+  EXPECT_NE(first(data).find("KOILA_CACHE"), std::string::npos) << "a quarter of the run went into running out";
+  data.seconds = 60;
+  data.events.last_region.micro_batch = 1;
+  EXPECT_NE(first(data).find("checkpointing"), std::string::npos) << "512 passes over one row are slow";
+  EXPECT_EQ(first(data).find("MiB"), std::string::npos) << "no figure comes from a peak that the budget has cut";
+}
+
+TEST(Advice, WhatARefusalAsksFor) {
+  ReportData data = plain_training();
+  data.events.refusals = 1;
+  data.events.oom_events.resize(1);
+  data.events.oom_events[0].outcome = KOILA_REFUSED;
+  data.events.oom_events[0].reason = "a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.";
+  EXPECT_NE(first(data).find("take register_hook() and retain_grad() off"), std::string::npos) << first(data);
+  data.events.oom_events[0].reason = "create_graph=True asks for a graph of the backward pass, which micro-batches do not have.";
+  EXPECT_NE(first(data).find("a smaller batch"), std::string::npos) << first(data);
 }
 
 TEST(Advice, ARuleForTheOperatorAtFullBatch) {

@@ -53,19 +53,85 @@ ReportData data() {
   return data;
 }
 
-TEST(Report, TextIsAShortPage) {
-  EXPECT_EQ(report_text(data()),
+TEST(Report, TextIsADozenShortLines) {
+  ReportData run = data();
+  run.steps = {{1.0, 1, KOILA_CPU, 0, 199 * kMi, 512, 128, 1}, {7.46, 20, KOILA_CPU, 0, 199 * kMi, 512, 128, 2}};
+  run.devices[0].peak_by_category = {0, 20 * kMi, 0, 0, 0, 178 * kMi, kMi};
+  run.devices[0].peak_step = 2;
+  run.devices[0].holders = {{KOILA_ACTIVATIONS, "aten::linear", "train.py:31 in forward\ntrain.py:60 in <module>", 100 * kMi, 12, 2}};
+  run.events.oom_events[1].reason = "one row of the batch does not fit.";
+  EXPECT_EQ(report_text(run),
+            "koila: 20 steps, rescued: 512 rows as 4 x 128, 0.34 s a step, 1 refusal; pid 42\n"
+            "koila:   cpu: peak 199.0 MiB of 200.0 MiB, in step 3: activations 178.0 MiB (89%), parameters 20.0 MiB (10%)\n"
+            "koila:     100.0 MiB in 12 tensors: activations of aten::linear, made at train.py:31 in forward\n"
+            "koila:   512 rows at once ran out in aten::linear (forward), wanted 32.0 MiB with 190.0 MiB of 200.0 MiB in use\n"
+            "koila:   refused: out of memory in aten::mm (backward) on cpu, wanted 8.0 MiB with 199.0 MiB of 200.0 MiB in use: one\n"
+            "koila:     row of the batch does not fit.\n"
+            "koila:     do: a smaller model or a shorter input, activation checkpointing, or more memory; on the CPU rung 2 of\n"
+            "koila:       KOILA_LADDER and a KOILA_SPILL_DIR with room\n"
+            "koila:   running out cost 1.0 s of 60.0 s\n"
+            "koila:   at full batch for want of a rule: aten::cumsum (3.0 MiB, 1 time), aten::sort (2.0 MiB, 40 times)\n"
+            "koila:   note: KOILA_RULES is empty\n");
+}
+
+TEST(Report, TheFirstLineSaysHowItWent) {
+  const auto head = [](const ReportData& run) { const std::string text = report_text(run); return text.substr(0, text.find('\n')); };
+  ReportData run;
+  run.pid = 42;
+  run.end = RunEnd::kExited;
+  run.torch_version = "2.13.0";
+  run.events.steps = 3;
+  run.steps = {{1, 1, KOILA_CPU, 0, 1, 0, 0, 0}, {2, 2, KOILA_CPU, 0, 1, 0, 0, 0}, {4, 3, KOILA_CPU, 0, 1, 0, 0, 0}};
+  EXPECT_EQ(head(run), "koila: 3 steps, nothing ran out, 1.50 s a step; pid 42");
+  run.mode = KOILA_MODE_TRACK;
+  EXPECT_EQ(head(run), "koila: 3 steps, nothing ran out, 1.50 s a step; mode track; pid 42");
+  run.mode = KOILA_MODE_RESCUE;
+  run.steps[1].batch = 50;
+  run.events.region_totals.count = 1;
+  run.events.last_region = {.device = KOILA_CPU, .batch = 50, .micro_batch = 8, .runs = 7, .forward_only = 0, .halvings = 0, .operators = 3, .seconds = 1};
+  EXPECT_EQ(head(run), "koila: 3 steps, 1 rescued: 50 rows as 6 x 8 + 2, 1.50 s a step; pid 42");
+  run.steps[0].batch = run.steps[2].batch = 50;
+  EXPECT_EQ(head(run), "koila: 3 steps, all rescued: 50 rows as 6 x 8 + 2, 1.50 s a step; pid 42");
+  run.microbatch = 8;
+  EXPECT_EQ(head(run), "koila: 3 steps, all in micro-batches: 50 rows as 6 x 8 + 2, 1.50 s a step; pid 42");
+}
+
+TEST(Report, WhyNotMoreRows) {
+  ReportData run = data();
+  OomEvent halved = rescue();
+  halved.op = "a micro-batch";
+  halved.micro_batch = 64;
+  run.events.oom_events = {rescue(), halved};
+  EXPECT_NE(report_text(run).find("512 rows at once ran out in aten::linear (forward), wanted"), std::string::npos) << report_text(run);
+  EXPECT_NE(report_text(run).find("128 rows ran out as well (forward), wanted 32.0 MiB"), std::string::npos) << report_text(run);
+}
+
+TEST(Report, EveryFormHasOneFigureForAStep) {
+  ReportData run = data();
+  run.steps = {{50, 1, KOILA_CPU, 0, 1, 0, 0, 0}, {52, 5, KOILA_CPU, 0, 1, 0, 0, 0}};
+  EXPECT_EQ(run.seconds_per_step(), 0.5) << "and not the sixty seconds of the run by twenty steps";
+  EXPECT_EQ(nlohmann::json::parse(report_json(run))["seconds_per_step"], 0.5);
+  EXPECT_NE(report_html(run).find("\"per_step\":0.5,"), std::string::npos);
+  EXPECT_NE(report_text(run).find(", 0.50 s a step"), std::string::npos);
+  run.steps.resize(1);
+  EXPECT_TRUE(nlohmann::json::parse(report_json(run))["seconds_per_step"].is_null());
+  EXPECT_EQ(report_text(run).find("a step;"), std::string::npos);
+}
+
+TEST(Report, TheLongTextHasEveryFigure) {
+  EXPECT_EQ(report_long_text(data()),
             "koila: 20 steps, 3 rescues, 1 refusal; mode rescue, pid 42\n"
             "koila:   cpu: peak 199.0 MiB of a budget of 200.0 MiB, 5.0 MiB live at exit, 1000 allocations, 990 frees\n"
             "koila:   rescued: out of memory in aten::linear (forward) on cpu, wanted 32.0 MiB with 190.0 MiB of 200.0 MiB in use:\n"
             "koila:     running in micro-batches of 128 of 512 rows (3 times, 0.8 s)\n"
             "koila:   refused: out of memory in aten::mm (backward) on cpu, wanted 8.0 MiB with 199.0 MiB of 200.0 MiB in use: one\n"
             "koila:     row does not fit (0.2 s)\n"
+            "koila:     do: a smaller model or a shorter input, activation checkpointing, or more memory; on the CPU rung 2 of\n"
+            "koila:       KOILA_LADDER and a KOILA_SPILL_DIR with room\n"
             "koila:   running out cost 1.0 s of 60.0 s: micro-batches 3 times 0.8 s, refuse 1 time 0.2 s\n"
             "koila:   micro-batch in use: 128 of 512 rows; 20 regions in 80 passes (20 forward only), 1 halving, 5.0 s\n"
             "koila:   at full batch for want of a rule: aten::cumsum (3.0 MiB, 1 time), aten::sort (2.0 MiB, 40 times)\n"
-            "koila:   note: KOILA_RULES is empty\n"
-            "koila:   next: a rule for aten::cumsum (KOILA_RULES), which kept its whole batch in memory, or a larger budget\n");
+            "koila:   note: KOILA_RULES is empty\n");
 }
 
 // A program on two devices: the first with PyTorch's allocator in it, the second full.
@@ -99,8 +165,8 @@ ReportData on_cuda() {
   return data;
 }
 
-TEST(Report, TextSaysWhoHoldsADevicesMemory) {
-  EXPECT_EQ(report_text(on_cuda()),
+TEST(Report, LongTextSaysWhoHoldsADevicesMemory) {
+  EXPECT_EQ(report_long_text(on_cuda()),
             "koila: a program without PyTorch; mode rescue, pid 42\n"
             "koila:   cuda:0: peak 9.0 MiB, 3.0 MiB live at exit, 12 allocations, 4 frees\n"
             "koila:   cuda:0 by source: c10_cuda 1.0 MiB (peak 7.0 MiB), pool of program 1.0 MiB (peak 2.0 MiB), nccl 1.0 MiB\n"
@@ -112,6 +178,20 @@ TEST(Report, TextSaysWhoHoldsADevicesMemory) {
             "koila:   managed: peak 1.0 MiB, 0 B live at exit, 1 allocation, 1 free\n"
             "koila:   managed by source: program 0 B (peak 1.0 MiB)\n"
             "koila:   pinned: peak 2.0 MiB, 2.0 MiB live at exit, 1 allocation, 0 frees\n"
+            "koila:   pinned by source: program 2.0 MiB\n");
+}
+
+TEST(Report, TextSaysWhoHoldsADevicesMemory) {
+  EXPECT_EQ(report_text(on_cuda()),
+            "koila: a program without PyTorch; pid 42\n"
+            "koila:   cuda:0: peak 9.0 MiB, 3.0 MiB live at the end\n"
+            "koila:   cuda:0 by source: c10_cuda 1.0 MiB (peak 7.0 MiB), pool of program 1.0 MiB (peak 2.0 MiB), nccl 1.0 MiB\n"
+            "koila:   cuda:1: peak 4.0 MiB of 4.0 MiB, 4.0 MiB live at the end, 2 allocations failed\n"
+            "koila:   cuda:1 by source: program 4.0 MiB\n"
+            "koila:   kept outside, in pinned memory for cuda:1: peak 3.0 MiB, 30.0 MiB written in all\n"
+            "koila:   managed: peak 1.0 MiB, 0 B live at the end\n"
+            "koila:   managed by source: program 0 B (peak 1.0 MiB)\n"
+            "koila:   pinned: peak 2.0 MiB, 2.0 MiB live at the end\n"
             "koila:   pinned by source: program 2.0 MiB\n");
 }
 
@@ -156,9 +236,8 @@ TEST(Report, TextStaysShortWhateverHappened) {
     many.events.full_batch["op" + std::to_string(i)] = {1, i};
     many.events.notes.push_back("note " + std::to_string(i));
   }
-  const std::string text = report_text(many);
-  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), kTextLines);
-  EXPECT_NE(text.find("and 497 more"), std::string::npos);
+  for (const std::string& text : {report_text(many), report_long_text(many)}) EXPECT_LE(std::count(text.begin(), text.end(), '\n'), kTextLines);
+  EXPECT_NE(report_long_text(many).find("and 497 more"), std::string::npos);
 }
 
 TEST(Report, JsonHasTheDocumentedFields) {
@@ -246,7 +325,7 @@ TEST(Report, NextThingToTryFollowsWhatHappened) {
   EXPECT_NE(next_thing_to_try(rescued).find("aten::cumsum"), std::string::npos);
   rescued.events.full_batch.clear();
   rescued.events.rungs.clear();
-  EXPECT_EQ(next_thing_to_try(rescued), "");
+  EXPECT_NE(next_thing_to_try(rescued).find("nothing to do: every step came through"), std::string::npos);
   rescued.events.rungs[KOILA_RUNG_SPLIT].count = 19;
   EXPECT_NE(next_thing_to_try(rescued).find("KOILA_MICROBATCH=128"), std::string::npos);
   rescued.events.rungs[KOILA_RUNG_OFFLOAD].count = 2;

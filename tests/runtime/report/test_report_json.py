@@ -87,6 +87,17 @@ def test_a_runs_figures_hang_together() -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
+def test_the_figures_of_a_run_add_up(name: str) -> None:
+    for device in report(name)["devices"].values():
+        by_category = device["peak_by_category"]
+        assert sum(by_category.values()) == device["peak_bytes"]
+        held = dict.fromkeys(by_category, 0)
+        for holder in device["holders"]:
+            held[holder["category"]] += holder["bytes"]
+        assert held == by_category or len(device["holders"]) == 40 and all(held[category] <= size for category, size in by_category.items())
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_the_text_of_a_run_is_a_screen(name: str) -> None:
     text = (runs() / f"{name}.txt").read_text()
     lines = text.splitlines()
@@ -94,10 +105,10 @@ def test_the_text_of_a_run_is_a_screen(name: str) -> None:
     assert all(line.startswith("koila: ") for line in lines) and "\x1b" not in text
     assert lines[0].startswith(f"koila: {report(name)['steps']} step") and lines[-1 if name == "nothing" else 1]
     whole = " ".join(line.removeprefix("koila: ").strip() for line in lines)
-    assert "at the peak" in whole and "examples/digits_mlp.py:" in whole and "activations" in whole and "next: " in whole
+    assert "cpu: peak " in whole and "examples/digits_mlp.py:" in whole and "activations" in whole and ("next: " in whole or "do: " in whole)
     for refusal in report(name)["refusals"]:
         assert refusal["reason"] in whole
-    assert ("micro-batch in use: " in whole and "running out cost " in whole) == (name != "nothing")
+    assert ("4096 rows as " in whole and "4096 rows at once ran out in aten::" in whole) == (name != "nothing")
 
 
 @pytest.mark.parametrize("name", RUNS)
