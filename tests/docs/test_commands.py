@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["cpp", "python", "places", "command", "report", "troubleshooting", "limits", "variables"]
+PAGES = ["cpp", "python", "places", "command", "report", "troubleshooting", "limits", "variables", "architecture"]
 
 EXITS = re.compile(r"# exits with (\d+)\s*$")
 

@@ -109,3 +109,19 @@ def test_no_file_where_nothing_is_to_be_kept(tmp_path):
 
 def test_what_is_never_the_same_proves_nothing(tmp_path):
     assert "another size" not in run(tmp_path, "moody", KOILA_MICROBATCH="4").stderr
+
+
+TINY = """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Linear(8, 64).double()
+x = torch.randn(16, 8).double().requires_grad_()
+(net(x).tanh().sum() * 1e-200).backward()
+print(x.grad.square().sum().item(), (x.grad * 1e200).square().sum().item() > 1)
+"""
+
+
+def test_what_is_too_small_to_be_squared_is_rounded_all_the_same():
+    environment = clean_environment(koila_environment("rescue", KOILA_MICROBATCH="3"))
+    done = subprocess.run([sys.executable, "-c", TINY], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "0.0 True\n", done.stdout + done.stderr[-2000:]

@@ -27,6 +27,7 @@ class Context:
         self.modules = {}  # name -> (a key that says what it takes, its outputs' kind)
         self.rows = 0
         self.ragged = False
+        self.no_rows = False  # whether a batch has none
         self.namespace["note"] = Silent()
 
     # ---- random choices ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ def outside(tensor):
     tensor = tensor.detach().cpu()
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy().copy()
-    return (tensor.contiguous().view(torch.int16).numpy().view(numpy.uint16).astype(numpy.uint32) << 16).view(numpy.float32)
+    wide = tensor.contiguous().view(torch.int16).numpy().view(numpy.uint16).astype(numpy.uint32)
+    return numpy.asarray(wide << 16).view(numpy.float32)  # a shifted array without dimensions is a plain number
 
 
 class Notes:
@@ -47,19 +48,20 @@ class Notes:
         """A tensor that the program holds, and reads after the step."""
         self.kept.append((name, tensor))
 
-    def _disturbed(self, tensor):
+    def disturbed(self, tensor):
+        """The tensor, with noise written to it where a program's conditioning is measured."""
         if self.noise and tensor.is_floating_point():
             with torch.no_grad():
                 tensor.mul_(1 + self.noise * torch.randn(tensor.shape, generator=self.generator, dtype=torch.float64, device="cpu").to(tensor))
         return tensor
 
     def data(self, tensor):
-        """A batch. Where the program's conditioning is measured, noise of the size of rounding is added."""
-        return self._disturbed(tensor)
+        """A batch."""
+        return self.disturbed(tensor)
 
     def trained(self, parameters):
         for parameter in parameters:
-            self._disturbed(parameter)
+            self.disturbed(parameter)
         return parameters
 
     def state(self, net, trained, state):

@@ -10,7 +10,7 @@ SAFE = {"exp": "({}).clamp(max=3).exp()", "sqrt": "(({}).abs() + 0.1).sqrt()", "
         "mul": "{} * 1.3", "add": "{} + 0.4", "clamp": "({}).clamp(-0.9, 1.1)", "clamp_min": "({}).clamp(min=0.1)", "rpow": "1.5 ** ({}).clamp(-3, 3)", "rdiv": "2 / (({}).abs() + 0.7)", "threshold": "F.threshold({}, 0.1, 0.3)",
         "logit": "torch.logit({}, eps=0.1)", "contiguous": "({}).contiguous()", "neg_pow": "(({}).abs() + 0.5) ** -1.5", "rrelu": "F.rrelu({}, training=False)", "cumsum": "({}).cumsum(-1)", "cumprod": "({}).clamp(-1.5, 1.5).cumprod(-1)",
         "polygamma": "torch.polygamma(1, ({}).abs() + 1)", "xlogy": "torch.xlogy(({}).abs(), ({}).abs() + 0.5)", "remainder": "torch.remainder({}, 0.77)", "fmod": "torch.fmod({}, 0.77)", "ldexp": "torch.ldexp({}, torch.tensor(2))",
-        "tensor_scalar": "{} * torch.tensor(0.7)", "to": "({}).to(torch.float64, copy=True)", "type_as": "({}).type_as({})", "vander": "torch.vander(({}).flatten()[:4], N=3)", "float_power": "torch.float_power({}, 2)"}
+        "tensor_scalar": "{} * torch.tensor(0.7)", "to": "({}).to(torch.float64, copy=True)", "type_as": "({}).type_as({})", "vander": "torch.vander(({}).detach().flatten()[:4], N=3)", "float_power": "torch.float_power({}, 2)"}
 
 
 @kind(9)

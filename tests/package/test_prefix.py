@@ -65,7 +65,10 @@ def test_a_prefix_is_of_use_and_leaves_nothing(packages, tmp_path):
     assert run("pkg-config", "--variable=preload", "koila", cwd=work, PKG_CONFIG_PATH=str(library.parent / "pkgconfig")).strip() == str(library)
     assert check_by_cmake(prefix, library, version, work) == version
     assert tree(prefix / "include" / "koila") == tree(ROOT / "include" / "koila")
-    assert (prefix / "share" / "doc" / "koila" / "docs" / "install.md").exists()
+    pages = prefix / "share" / "doc" / "koila"
+    assert (pages / "docs" / "install.md").exists()
+    for installed, name in (("LICENSE", "LICENSE"), ("LICENSE.uplot", "third_party/uplot/LICENSE"), ("CHANGELOG.md", "CHANGELOG.md")):
+        assert (pages / installed).read_bytes() == (ROOT / name).read_bytes()
     # The command finds the library from where it is itself.
     moved = tmp_path / "moved"
     prefix.rename(moved)

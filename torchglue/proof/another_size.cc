@@ -99,7 +99,7 @@ void Proof::hold_against_another_size(const Stretch& stretch, const Backward& ba
     finding.what = "has another gradient for what it reads " + sizes;
   }
   finding.numbers = {{"first row", static_cast<double>(stretch.rows.begin)}, {"rows", static_cast<double>(stretch.rows.count())},
-                     {"in " + std::to_string(stretch.largest), d.one.sums[0]}, {"in " + std::to_string(size), d.other.sums[0]}, {"length", std::sqrt(d.one.squares)}};
+                     {"in " + std::to_string(stretch.largest), d.one.sums[0]}, {"in " + std::to_string(size), d.other.sums[0]}, {"length", d.one.length()}};
   region_.condemn(finding);
 }
 
@@ -123,7 +123,7 @@ int64_t Proof::first_real(const Stretch& one, const Stretch& other, int64_t size
     const Difference& d = found[i];
     if (!d.apart) continue;
     if (same[i] && !same_shape(d.one, d.other)) return static_cast<int64_t>(i);
-    if (difference(d.one, d.other) > margin(noise[i], d.dtype, std::sqrt(d.one.squares))) return static_cast<int64_t>(i);
+    if (difference(d.one, d.other) > margin(noise[i], d.dtype, d.one.length())) return static_cast<int64_t>(i);
   }
   return -1;
 }

@@ -41,7 +41,7 @@ std::vector<at::Tensor> leaves_behind(const Tape& tape, const Plan& plan) {
     const TapeValue& value = tape.values()[v];
     if (value.is_capture() || !plan.descends[v]) continue;
     const at::Tensor t = value.lock();
-    if (t.defined() && t.grad_fn()) nodes.push_back(t.grad_fn().get());
+    if (t.defined()) add_nodes_behind(t, nodes);
   }
   std::vector<at::Tensor> leaves;
   walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {

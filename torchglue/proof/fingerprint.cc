@@ -32,6 +32,7 @@ void add(Fingerprint& f, double x, uint64_t bits) {
     f.sums[0] += weight(static_cast<uint32_t>(bits)) * x;
     f.sums[1] += weight(static_cast<uint32_t>(bits >> 32)) * x;
     f.squares += x * x;
+    f.largest = std::max(f.largest, std::abs(x));
   } else if (std::isnan(x)) {
     ++f.nans;
   } else {
@@ -160,6 +161,7 @@ at::Tensor on_host(const at::Tensor& t, at::ScalarType type) {
 Fingerprint& Fingerprint::operator+=(const Fingerprint& other) {
   for (size_t i = 0; i < sums.size(); ++i) sums[i] += other.sums[i];
   squares += other.squares;
+  largest = std::max(largest, other.largest);
   entries += other.entries;
   nans += other.nans;
   highs += other.highs;
@@ -175,6 +177,7 @@ Fingerprint Fingerprint::of_sum() const {
   }
   f.sums = sums;
   f.squares = squares;
+  f.largest = largest;
   return f;
 }
 
@@ -210,7 +213,7 @@ double distance(const Fingerprint& a, const Fingerprint& b) {
   if (!same_shape(a, b)) return std::numeric_limits<double>::infinity();
   const double apart = difference(a, b);
   if (apart == 0) return 0;
-  const double length = std::sqrt(std::max(a.squares, b.squares));
+  const double length = std::max(a.length(), b.length());
   return length > 0 ? apart / length : std::numeric_limits<double>::infinity();
 }
 

@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -19,10 +21,12 @@ namespace koila {
 // Taken straight from the memory, without an allocation of the program's: a tensor of a CUDA device is brought over to plain host memory.
 struct Fingerprint {
   std::array<double, 2> sums{};
-  double squares = 0;
+  double squares = 0, largest = 0;
   int64_t entries = 0, nans = 0, highs = 0, lows = 0;
 
   Fingerprint& operator+=(const Fingerprint& other);
+  // The squares of small entries are zero, and their length is not.
+  double length() const { return std::max(std::sqrt(squares), largest); }
   // As what is summed by rows has it: how many summands there were, and which of them were not finite, is not the sum's.
   Fingerprint of_sum() const;
 };

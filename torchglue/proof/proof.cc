@@ -138,7 +138,7 @@ void Proof::check_gradients() {
     if (!same_shape(parts, sum)) continue;
     // Summands may cancel: their own length is the measure.
     const double bound = std::max(1e-12, tolerance(std::max(rounding(total.scalar_type(), total.device().type()), rounding_)));
-    if (difference(parts, sum) <= bound * std::sqrt(std::max(parts.squares, sum.squares))) continue;
+    if (difference(parts, sum) <= bound * std::max(parts.length(), sum.length())) continue;
     region_.broken(invariant::kSumsReachTheirCount, "a gradient is not the sum of what " + std::to_string(region_.statistics.runs) + " micro-batches gave", reader_of(u));
   }
   given_.assign(region_.captures_.size(), {});
@@ -161,7 +161,7 @@ void Proof::check_results(const std::vector<at::Tensor>& results) {
     const auto f = fingerprint(results[edge].detach(), Placement::partial(), region_.batch_, {0, region_.batch_}, {0, region_.batch_}, entries_at_most());
     if (!f || f->of_sum().nans > 0) continue;
     const double bound = std::max(1e-12, tolerance(std::max(rounding(results[edge].scalar_type(), region_.device_.type()), rounding_)));
-    if (difference(sum, *f) <= bound * std::sqrt(std::max(sum.squares, f->squares))) continue;
+    if (difference(sum, *f) <= bound * std::max(sum.length(), f->length())) continue;
     region_.broken(invariant::kSumsReachTheirCount, "a gradient is not the sum of those of the " + std::to_string(count) + " ways in which its tensor is read");
   }
 }
@@ -178,10 +178,10 @@ void Proof::check_value(ValueId value, const at::Tensor& full) {
   const Fingerprint a = parts.total(p), b = p.is_partial() ? f->of_sum() : *f;
   const bool whole = same_shape(a, b) || (p.is_partial() && a.nans + b.nans > 0);
   // Summands may cancel: their own length is the measure.
-  if (whole && difference(a, b) <= tolerated() * std::sqrt(std::max(a.squares, b.squares))) return;
+  if (whole && difference(a, b) <= tolerated() * std::max(a.length(), b.length())) return;
   region_.broken(p.is_partial() ? invariant::kSumsReachTheirCount : invariant::kRowsOnce, "a value is not what the micro-batches gave");
   if (region_.broken_ != nullptr) {
-    region_.broken_->numbers = {{"value", value}, {"entries", static_cast<double>(b.entries)}, {"of micro-batches", a.sums[0]}, {"found", b.sums[0]}, {"square of length", b.squares}, {"entries of micro-batches", static_cast<double>(a.entries)}};
+    region_.broken_->numbers = {{"value", value}, {"entries", static_cast<double>(b.entries)}, {"of micro-batches", a.sums[0]}, {"found", b.sums[0]}, {"length", b.length()}, {"entries of micro-batches", static_cast<double>(a.entries)}};
   }
 }
 

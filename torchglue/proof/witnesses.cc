@@ -22,7 +22,7 @@ void Proof::hold_against_witnesses() {
                        {"distance", distance(doubt.expected, doubt.found)},
                        {"expected", doubt.expected.sums[0]},
                        {"found", doubt.found.sums[0]},
-                       {"length", std::sqrt(doubt.expected.squares)}};
+                       {"length", doubt.expected.length()}};
     region_.condemn(finding);
   }
   doubts.clear();
@@ -57,9 +57,9 @@ bool Proof::is_real(const Doubt& doubt) {
     noise = std::max(noise, difference(base, shaken));
     same &= same_shape(base, shaken);
   }
-  const bool real = (same && !same_shape(doubt.expected, base)) || difference(doubt.expected, base) > margin(noise, doubt.dtype, std::sqrt(doubt.expected.squares));
+  const bool real = (same && !same_shape(doubt.expected, base)) || difference(doubt.expected, base) > margin(noise, doubt.dtype, doubt.expected.length());
   session().log(KOILA_LOG_DEBUG, region_.instructions_[doubt.instruction].op.schema().name() + ", row " + std::to_string(doubt.row) + ", is off by " + std::to_string(difference(doubt.expected, base)) +
-                                     " of " + std::to_string(std::sqrt(doubt.expected.squares)) + "; rounding may make " + std::to_string(noise) + (real ? ": wrong" : ""));
+                                     " of " + std::to_string(doubt.expected.length()) + "; rounding may make " + std::to_string(noise) + (real ? ": wrong" : ""));
   return real;
 }
 

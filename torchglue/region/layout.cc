@@ -8,6 +8,8 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/tls.h"
@@ -117,6 +119,15 @@ std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<
   if (known->size() >= kAtMost) known->clear();
   if (!key.empty()) known->emplace(key, layouts);
   return layouts;
+}
+
+bool order_depends_on_sizes(const c10::OperatorHandle& op) {
+  static const std::set<std::string> broadcasting{"aten::mul", "aten::add", "aten::sub", "aten::div", "aten::where", "aten::maximum", "aten::minimum", "aten::pow", "aten::atan2"};
+  return broadcasting.count(op.schema().name()) > 0;
+}
+
+bool may_lie_as(const Layout& meta, const c10::OperatorHandle& op, const at::Tensor& local) {
+  return meta.dense && (order_depends_on_sizes(op) || lies_in_order(meta.strides, local));
 }
 
 // Dimensions of size 1 lie anywhere.

@@ -22,6 +22,13 @@ std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef
 // millisecond each.
 std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 
+// Whether the operator may choose another order of dimensions for the full batch than for a micro-batch. All others keep one order for all sizes.
+bool order_depends_on_sizes(const c10::OperatorHandle& op);
+
+// Whether the full batch's result lies in memory as a meta kernel says of it, going by a micro-batch's result. A device may have another kernel than the meta
+// device: scaled_dot_product_attention() has.
+bool may_lie_as(const Layout& meta, const c10::OperatorHandle& op, const at::Tensor& local);
+
 // A copy of `local` in the memory order of a dense tensor of `strides`, where lies_in_order() says that it lies otherwise; what has no dense memory stays. TensorIterator chooses the order by sizes
 // where strides leave it open, so a micro-batch's result may lie otherwise than the full batch's; a view of the one is none of the other then.
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local);

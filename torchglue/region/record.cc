@@ -24,6 +24,7 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
+#include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/oom.h"
@@ -357,13 +358,15 @@ void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
   torch::autograd::impl::set_gradient_edge(deferred, torch::autograd::Edge(owner, static_cast<uint32_t>(value.node_output)));
 }
 
-// A write of something differentiable makes the written tensor, its base and its views differentiable, as far as micro-batch 0 shows.
+// A write of something differentiable makes the written tensor, its base and its views differentiable, as far as micro-batch 0 shows. A view learns of it when
+// its node is asked for.
 void Region::attach_gradients(uint32_t group) {
+  const NoInterceptGuard no_intercept;
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Value& value = values_[id];
     if (value.group != group || value.impl == nullptr || value.requires_grad || id >= first_.values.size()) continue;
     const at::Tensor& local = first_.values[id];
-    if (local.defined() && has_node(local)) attach_gradient(id, at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
+    if (local.defined() && local.requires_grad() && local.grad_fn()) attach_gradient(id, at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
   }
 }
 
@@ -404,35 +407,25 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       forget_python_error(error);
     }
   };
-  for (int tries = 0;;) {
-    std::exception_ptr ran_out;
+  Recovery recovery(*this, Recovery::FirstFrame::kFails);
+  MicroBatchLoop(recovery).once([this] { return micro_batch_; }, [&] {
+    results.clear();
+    for_program.clear();
     try {
       if (!joined) note_write(joined.emplace(instruction_for(call)));
       Instruction& in = *joined;
-      catch_up();
+      bury_dead();
+      if (first_.next < instructions_.size()) run_first_frame();
       in.in_float = false;
       results = call_instruction(first_, in);
       if (gives_half_sum(in)) run_in_float(in);
-      break;
     } catch (const std::exception& error) {  // an operator of the program's own may throw anything
-      if (is_python_interrupt(error)) throw;
-      if (!is_out_of_memory(error)) {
-        forget_python_error(error);
-        if (joined && joined->in_place) drop_first_frame();  // what it wrote must not stay
-        throw FailsOnRows();
-      }
-      ran_out = std::current_exception();
+      if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
+      forget_python_error(error);
+      if (joined && joined->in_place) drop_first_frame();  // what it wrote must not stay
+      throw FailsOnRows();
     }
-    results.clear();
-    for_program.clear();
-    if (try_again(tries) || make_room()) {
-      drop_first_frame();
-      continue;
-    }
-    if (shrink()) continue;
-    drop_first_frame();
-    if (!serve_rows()) std::rethrow_exception(ran_out);
-  }
+  });
 
   Instruction& in = *joined;
 
@@ -540,7 +533,7 @@ std::vector<c10::IValue> Region::add(const Call& call) {
       if (!on_meta) on_meta = layouts_on_meta(call.op, call.arguments);
       if (static_cast<size_t>(flat) <= on_meta->size()) {
         const Layout& meta = (*on_meta)[static_cast<size_t>(flat) - 1];
-        if (meta.sizes == sizes && meta.dense) strides = meta.strides;
+        if (meta.sizes == sizes && may_lie_as(meta, call.op, local)) strides = meta.strides;
       }
     }
     set_local(first_, id, laid_out(first_, in, strides, local));
@@ -644,7 +637,9 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
 bool Region::would_cycle(const at::Tensor& tensor) const {
   if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
   bool found = false;
-  walk_graph({tensor.grad_fn().get()}, [&](const torch::autograd::Node* node) {
+  std::vector<torch::autograd::Node*> behind;
+  add_nodes_behind(tensor, behind);
+  walk_graph(std::move(behind), [&](const torch::autograd::Node* node) {
     found |= node == node_;
     return !found;
   });

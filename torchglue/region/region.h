@@ -1,7 +1,8 @@
 // A region: the part of a step that runs in micro-batches.
 //
-// Three files implement it in the order of a step's life: record.cc (operators join), run.cc (micro-batches run, values are
-// materialised), and node.cc (the autograd node: backward). proof/ looks at what came out.
+// Its files, in the order of a step's life: record.cc (operators join), paths.cc (what a pass has to run), run.cc (one micro-batch),
+// micro_batch_loop.cc and recovery.cc (the loop, and what it does when memory runs out), materialise.cc (values are put together), backward.cc
+// (gradients), node.cc (the node that the engine sees). proof/ looks at what came out.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
 // the owner waits in backward; never both at once.
@@ -20,139 +21,18 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torchglue/compat/node.h"
 #include "torchglue/memory/side_stream.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/region/program.h"
 #include "torchglue/stages/moments.h"
 #include "torchglue/tls.h"
 
 namespace koila {
-
-using ValueId = uint32_t;
-inline constexpr ValueId kNoValue = UINT32_MAX;
-
-// Rows [begin, end) of the batch.
-struct Rows {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t count() const { return end - begin; }
-};
-
-// The part of `full` that the rows own. A view, except where `outer` > 1 makes it a copy.
-at::Tensor slice_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows);
-
-// Writes a micro-batch's part into its place in the full value.
-void write_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows, const at::Tensor& part);
-
-// A tensor from outside the region.
-struct Capture {
-  at::Tensor tensor;             // the program's, or another handle on its memory, see capture()
-  uint32_t version = 0;          // version counter when it joined
-  const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
-  bool requires_grad = false;
-  int64_t edge = -1;             // index into the node's next_edges when it requires grad
-  at::Tensor before;             // a copy of its value then, from before somebody wrote to it; see Note [Captures that change]
-  const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
-  c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
-
-  // What operators read, with the sizes that it had then: transpose_ gives the program's tensor others.
-  const at::Tensor& as_read() const { return before.defined() ? before : tensor; }
-  bool is_of(const at::Tensor& t) const { return of._unsafe_get_target() == t.unsafeGetTensorImpl(); }
-};
-
-// A capture as operators see it: whole, or sliced on use.
-struct Use {
-  uint32_t capture = 0;
-  Placement placement;
-};
-
-// How an operator's tensor argument is made for a micro-batch.
-struct Operand {
-  enum class Kind : uint8_t { kUndefined, kValue, kUse };
-  Kind kind = Kind::kUndefined;
-  uint32_t id = 0;
-  bool weighted = false;  // times rows / B
-};
-
-struct Argument {
-  c10::IValue constant;             // not a tensor: as given
-  std::vector<Operand> operands;    // a tensor, or a list of them
-  bool is_tensor = false;
-  bool is_list = false;
-  bool is_optional_list = false;
-  bool weighted = false;            // a number, times rows / B
-  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, or -1; factor): becomes rows * factor
-};
-
-struct Instruction {
-  c10::OperatorHandle op;
-  std::vector<Argument> arguments;
-  std::vector<ValueId> outputs;  // flat; kNoValue for undefined tensors and for arguments handed back
-  OpState state;
-  bool in_place = false;          // its first operand is written; outputs[0] is that value
-  bool random = false;
-  bool by_user = false;           // a rule of the user's let it join: what comes of it is looked at
-  uint64_t seed = 0;              // of its draws
-  uint32_t place = 0;             // source line, where these are asked for
-  uint32_t line = 0;              // for who finds it wrong, where it is known
-  bool scale_by_rows = false;
-  int32_t denominator = -1;  // a use, or -1
-  // See Note [Sums of half precision].
-  bool in_float = false;     // runs on operands in single precision
-  bool keeps_float = false;  // a view of a sum, or a write to one: runs on what there is
-
-  // What lies in fresh memory is nobody's: empty_like() gives other values each time.
-  bool makes_fresh_memory() const { return op.schema().name().find("empty") != std::string::npos; }
-};
-
-// A tensor of the region: one identity, whatever is written to it in place.
-struct Value {
-  Placement placement;
-  uint32_t group = 0;
-  c10::TensorImpl* impl = nullptr;  // the program's deferred tensor while it lives
-  bool requires_grad = false;
-  bool random = false;       // a random draw went into it
-  bool consumed = false;     // a plain operator's graph hangs on it
-  bool used_up = false;      // no gradient passes through it any more, see Note [When a region ends]
-  int64_t node_output = -1;  // input number of the region's node (an output of the forward pass)
-  c10::SmallVector<int64_t, 5> sizes;  // of the full batch
-  c10::SmallVector<int64_t, 5> strides;
-  int64_t storage_offset = 0;
-  at::ScalarType dtype = at::ScalarType::Float;
-};
-
-// Values that share storage.
-struct Group {
-  ValueId base = kNoValue;  // the value whose operator made the storage
-  at::Storage storage;      // of the deferred tensors; kept only while it is empty
-  bool materialised = false;
-  const c10::StorageImpl* filled = nullptr;  // what its value was put into
-  bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
-};
-
-struct Frame;
-
-// Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there. `read`: what operators are given for a
-// capture's part, `local` or another tensor like it.
-class FrameWatch {
- public:
-  virtual ~FrameWatch() = default;
-  virtual void after(size_t instruction, Frame& frame) = 0;
-  virtual at::Tensor read(uint32_t /*use*/, const at::Tensor& local) { return local; }
-};
-
-// One pass over the operators for some rows.
-struct Frame {
-  Rows rows;
-  bool grad = false;
-  std::vector<at::Tensor> values;  // by ValueId
-  std::vector<at::Tensor> uses;    // by use
-  size_t next = 0;                 // first instruction that has not run
-  FrameWatch* watch = nullptr;
-};
 
 class Proof;
 struct Expectations;
@@ -250,7 +130,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // The tensor holds what other processes sent, and no longer the value: it is an ordinary one from now on.
   void hand_out_exchanged(ValueId value);
 
-  // --- run.cc ---
+  // --- materialise.cc ---
   // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
   void materialise(const std::vector<ValueId>& values);
   void materialise_held();
@@ -261,15 +141,21 @@ class Region : public std::enable_shared_from_this<Region> {
   // All micro-batches catch up, and nothing joins any more: see Note [Stages].
   void end_stage();
   bool materialised(ValueId value) const { return groups_[values_[value].group].materialised; }
-  // Halves the micro-batch and forgets micro-batch 0. False when it is one row already.
-  bool shrink();
   // Refuses when the program hung a hook on a tensor whose full gradient the region never has. Before the engine runs any hook.
   void check_hooks();
+
+  // --- recovery.cc ---
+  // Halves the micro-batch, after a pass over `failed` rows where these were fewer, and forgets micro-batch 0. False when it is one row already, or the
+  // program has seen random draws of micro-batches of this size.
+  bool shrink();
+  bool shrink(int64_t failed);
   // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
   bool drop_first_frame();
   bool holds_first_frame() const { return first_.next > 0; }
+  // Frees what can be made again, the graphs of earlier stages' first micro-batches, or else moves boundaries outside. False when there was nothing.
+  bool make_room();
 
-  // --- node.cc ---
+  // --- backward.cc and node.cc ---
   // Gradients of all captures that the engine asks for, by edge. `gradients`: of the node's outputs, undefined where none came.
   std::vector<at::Tensor> backward(std::vector<at::Tensor>&& gradients);
   // A micro-batch's gradient of one use of a capture.
@@ -368,6 +254,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through, the last first
   std::vector<size_t> on_the_way(const std::vector<size_t>& path) const;  // those of them that gradients pass on the way to a capture that is wanted
   void run(Frame& frame, size_t until, const Schedule* schedule);
+  void run_first_frame();
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   // A new result as it lies in memory at the full batch, where it has these strides.
   static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
@@ -379,15 +266,15 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
   void materialise(const std::vector<ValueId>& values, Watch watch);
+  class Materialisation;
+  std::vector<Held> to_be_held(const std::vector<ValueId>& values) const;
+  void make_full(std::vector<Held>& held);
   at::Tensor empty_full(uint32_t group) const;
   // Rows of micro-batch 0.
   int64_t lead() const { return lead_ > 0 ? std::min(lead_, micro_batch_) : micro_batch_; }
   int64_t end_of_pass(int64_t begin, int64_t size) const { return std::min(batch_, begin + (begin == 0 ? std::min(lead(), size) : size)); }
   // Of a step that is sized from its first rows, once all operators have run for these and before any others do.
   void choose_size();
-  bool make_room();
-  bool try_again(int& tries) const;  // rung 0
-  bool serve_rows() const;  // rung 2, when it cannot shrink
   // False where these rows have been stored before.
   bool store_rows(Held& held, const at::Tensor& local, Rows rows);
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
@@ -422,7 +309,13 @@ class Region : public std::enable_shared_from_this<Region> {
   // A micro-batch's graph has come to the use, with a gradient or without.
   void reached(uint32_t use, Rows rows);
 
-  [[noreturn]] void refuse(const std::string& reason) const;  // in backward
+  // backward.cc
+  using Root = std::pair<ValueId, at::Tensor>;  // and its gradient
+  class BackwardPass;
+  void check_pass(const std::vector<at::Tensor>& gradients) const;
+  void begin_pass(const std::vector<ValueId>& roots);
+  std::vector<at::Tensor> take_totals();
+  [[noreturn]] void refuse(const std::string& reason) const;
   void leave_room_for(const std::vector<at::Tensor>& gradients);
   int64_t with_another_size(int64_t begin, int64_t end) const;
   void halve(int64_t failed);  // rows that did not fit

@@ -1,4 +1,4 @@
-// Micro-batches run, and deferred values get their full value.
+// A micro-batch runs: operators on its rows.
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -23,6 +23,7 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
+#include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/ladder.h"
@@ -47,16 +48,6 @@ void check_promise(const Instruction& in, const Value& value, const at::Tensor& 
               " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes),
               "; correct the rule, or leave it out.");
 }
-
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { total_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
-
- private:
-  double& total_;
-  std::chrono::steady_clock::time_point start_;
-};
 
 }  // namespace
 
@@ -301,9 +292,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
 
 at::Tensor Region::laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local) {
   if (in.in_place || local.layout() != at::kStrided || lies_in_order(strides, local)) return local;
-  // Others may lie otherwise, but in one order for all sizes; a copy would cost memory for nothing.
-  static const std::set<std::string> broadcasting{"aten::mul", "aten::add", "aten::sub", "aten::div", "aten::where", "aten::maximum", "aten::minimum", "aten::pow", "aten::atan2"};
-  if (broadcasting.count(in.op.schema().name()) == 0) return local;
+  if (!order_depends_on_sizes(in.op)) return local;  // a copy would cost memory for nothing
   const OpStateGuard state(in.state, frame.grad);  // a gradient goes through a copy, too
   const NoInterceptGuard no_intercept;
   return in_order_of(strides, local);
@@ -312,103 +301,6 @@ at::Tensor Region::laid_out(const Frame& frame, const Instruction& in, at::IntAr
 void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) {
   if (frame.values.size() <= id) frame.values.resize(id + 1);
   frame.values[id] = local;
-}
-
-Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
-  Schedule s;
-  s.needed.assign(instructions_.size(), 0);
-  s.last_value.assign(values_.size(), 0);
-  std::vector<char> value(values_.size(), 0);
-  std::vector<char> group(groups_.size(), 0);  // a write through one alias is seen through the others
-  const auto need = [&](ValueId v) {
-    value[v] = 1;
-    group[values_[v].group] = 1;
-  };
-  for (ValueId v : keep) {
-    need(v);
-    s.last_value[v] = SIZE_MAX;
-  }
-  for (size_t i = instructions_.size(); i-- > 0;) {
-    const Instruction& in = instructions_[i];
-    for (ValueId out : in.outputs) {
-      if (out != kNoValue && (value[out] || (in.in_place && group[values_[out].group]))) s.needed[i] = 1;
-    }
-    if (!s.needed[i]) continue;
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind != Operand::Kind::kValue) continue;
-        need(o.id);
-        s.last_value[o.id] = std::max(s.last_value[o.id], i);
-      }
-    }
-  }
-  return s;
-}
-
-std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from) const {
-  std::vector<char> value(values_.size(), 0);
-  std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others
-  const auto reach = [&](ValueId id) {
-    if (values_[id].requires_grad) value[id] = group[values_[id].group] = 1;
-  };
-  for (ValueId v : from) reach(v);
-  std::vector<size_t> path;
-  for (size_t i = instructions_.size(); i-- > 0;) {
-    const Instruction& in = instructions_[i];
-    const auto on_path = [&](ValueId out) { return out != kNoValue && values_[out].requires_grad && (value[out] || (in.in_place && group[values_[out].group])); };
-    if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
-    path.push_back(i);
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) reach(o.id);
-      }
-    }
-  }
-  return path;
-}
-
-std::vector<size_t> Region::on_the_way(const std::vector<size_t>& path) const {
-  std::vector<char> value(values_.size(), 0);
-  std::vector<char> group(groups_.size(), 0);
-  std::vector<size_t> found;
-  const auto leads = [&](const Operand& o) {
-    if (o.kind == Operand::Kind::kUse) return wanted_[uses_[o.id].capture] != 0;
-    return o.kind == Operand::Kind::kValue && (value[o.id] || group[values_[o.id].group]);
-  };
-  for (auto i = path.rbegin(); i != path.rend(); ++i) {
-    const Instruction& in = instructions_[*i];
-    const bool is_on_it = std::any_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) { return std::any_of(a.operands.begin(), a.operands.end(), leads); });
-    if (!is_on_it) continue;
-    found.push_back(*i);
-    for (ValueId out : in.outputs) {
-      if (out == kNoValue) continue;
-      value[out] = 1;
-      if (in.in_place) group[values_[out].group] = 1;
-    }
-  }
-  return found;
-}
-
-std::vector<size_t> Region::edges_behind(ValueId from) const {
-  std::vector<char> value(values_.size(), 0);
-  std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others
-  std::vector<size_t> edges;
-  const auto reach = [&](ValueId id) {
-    if (values_[id].requires_grad) value[id] = group[values_[id].group] = 1;
-  };
-  reach(from);
-  for (size_t i = instructions_.size(); i-- > 0;) {
-    const Instruction& in = instructions_[i];
-    const auto on_path = [&](ValueId out) { return out != kNoValue && (value[out] || (in.in_place && group[values_[out].group])); };
-    if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) reach(o.id);
-        if (o.kind == Operand::Kind::kUse && captures_[uses_[o.id].capture].edge >= 0) edges.push_back(static_cast<size_t>(captures_[uses_[o.id].capture].edge));
-      }
-    }
-  }
-  return edges;
 }
 
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
@@ -456,309 +348,20 @@ void Region::check_part(size_t instruction, const Value& value, const at::Tensor
   if (!fits) broken(invariant::kPartsFit, "gives a part of another shape", instruction);
 }
 
-bool Region::drop_first_frame() {
-  const bool had = first_.next > 0;
-  first_ = Frame{{0, lead()}, /*grad=*/true, {}, {}, 0};
-  return had;
+void Region::run_first_frame() {
+  const Schedule plan = schedule(in_use());
+  run(first_, instructions_.size(), &plan);
 }
-
-bool Region::shrink() {
-  if (micro_batch_ <= 1 || observed_random_) return false;
-  halve(micro_batch_);
-  return true;
-}
-
-void Region::halve(int64_t failed) {
-  session().sizes.failed(batch_, std::min(micro_batch_, failed));
-  micro_batch_ = std::max<int64_t>(1, std::min(micro_batch_, failed) / 2);
-  if (lead_ >= micro_batch_) lead_ = 0;
-  ++statistics.halvings;
-  drop_first_frame();
-  report_rescue(describe_out_of_memory("a micro-batch"), micro_batch_, batch_);
-}
-
-// What the first rows have left, activations, and their gradients on the way back, grow with the rows: three quarters as much as they, or two of the
-// largest. What they had at their peak beyond that is a kernel's workspace, and does not; and there is what is as large whatever the rows: the gradients of parameters,
-// one of them twice while it is summed, and what the program reads. Without gradients nothing is left, and the peak is what grows. All this is a guess: the step is measured, and the next one will know.
-void Region::choose_size() {
-  Session& s = session();
-  const auto policy = s.sizes.policy_of(batch_);
-  if (policy == nullptr || !policy->probing() || lead_ > 0 || micro_batch_ != kLazyRows || observed_random_) return;
-  const auto available = s.sizes.available_to(batch_);
-  const auto taken = s.sizes.taken(batch_);
-  double growing = static_cast<double>(taken.peak);
-  if (differentiable()) {
-    double largest = 0;  // over the full batch
-    for (const Value& value : values_) {
-      const double bytes = static_cast<double>(c10::multiply_integers(value.sizes)) * static_cast<double>(c10::elementSize(value.dtype));
-      if (value.placement.is_shard()) largest = std::max(largest, bytes);
-    }
-    const double now = static_cast<double>(taken.now);
-    growing = std::max(1.75 * now, now + 2 * largest * static_cast<double>(micro_batch_) / static_cast<double>(batch_));
-  }
-  if (!available || growing <= 0) return;
-  int64_t standing = 0;
-  if (differentiable()) {
-    int64_t largest = 0;
-    for (const Capture& capture : captures_) {
-      if (!capture.requires_grad || !capture.tensor.defined()) continue;
-      standing += static_cast<int64_t>(capture.tensor.nbytes());
-      largest = std::max(largest, static_cast<int64_t>(capture.tensor.nbytes()));
-    }
-    standing += taken.peak - taken.now + largest;
-  }
-  for (ValueId id : held_deferred()) {
-    if (groups_[values_[id].group].base == id) standing += static_cast<int64_t>(groups_[values_[id].group].storage.nbytes());
-  }
-  const double rows = (static_cast<double>(*available) * 0.95 - static_cast<double>(standing)) / (growing / static_cast<double>(micro_batch_));
-  if (rows <= static_cast<double>(micro_batch_)) return;
-  lead_ = micro_batch_;
-  const int64_t rest = batch_ - lead_;
-  const int64_t passes = static_cast<int64_t>(std::ceil(static_cast<double>(rest) / rows));
-  micro_batch_ = std::max(micro_batch_, (rest + passes - 1) / passes);
-  policy->use(micro_batch_);
-  s.log(KOILA_LOG_DEBUG, "the first " + std::to_string(lead_) + " rows took " + std::to_string(differentiable() ? taken.now : taken.peak) + " bytes: micro-batches of " + std::to_string(micro_batch_));
-}
-
-std::vector<ValueId> Region::in_use() const {
-  std::vector<ValueId> ids;
-  for (ValueId id = 0; id < values_.size(); ++id) {
-    if (values_[id].impl != nullptr || values_[id].consumed) ids.push_back(id);
-  }
-  return ids;
-}
-
-bool Region::try_again(int& tries) const {
-  const OutOfMemory oom = describe_out_of_memory("a micro-batch");
-  if (!worth_another_try(oom, tries, /*micro_batch=*/true)) return false;
-  report_rescue(oom, KOILA_RUNG_RETRY);
-  return true;
-}
-
-bool Region::serve_rows() const { return session().offload.begin_in_rows(device_number(device_)); }
 
 void Region::catch_up() {
   bury_dead();
   const RegionWork work;
-  for (int tries = 0;;) {
-    if (first_.next == instructions_.size()) return;
-    std::exception_ptr ran_out;
-    try {
-      const Schedule plan = schedule(in_use());
-      run(first_, instructions_.size(), &plan);
-      return;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      ran_out = std::current_exception();
-    }
-    if (try_again(tries) || make_room()) {
-      drop_first_frame();
-      continue;
-    }
-    if (!shrink()) {
-      drop_first_frame();
-      if (serve_rows()) continue;
-      std::rethrow_exception(ran_out);
-    }
-  }
+  Recovery recovery(*this, Recovery::FirstFrame::kFails);
+  MicroBatchLoop(recovery).once([this] { return micro_batch_; }, [this] {
+    if (first_.next < instructions_.size()) run_first_frame();
+  });
+  for (uint32_t group : written_groups_) attach_gradients(group);
 }
-
-// Memory for a group, seen as its base value.
-at::Tensor Region::empty_full(uint32_t group) const {
-  const Value& base = values_[groups_[group].base];
-  return boundaries().empty(groups_[group].storage.nbytes(), base.sizes, base.strides, base.storage_offset, base.dtype, device_);
-}
-
-// Before a micro-batch shrinks: what can be had otherwise. Graphs of earlier stages' first micro-batches, which can be made again, and then
-// boundaries, which can be moved.
-bool Region::make_room() {
-  ahead_.clear();
-  bool dropped = false;
-  for (const auto& region : session().live_regions()) dropped |= region.get() != this && !region->open() && region->drop_first_frame();
-  return dropped || (may(KOILA_RUNG_OFFLOAD) && boundaries().evict(device_));
-}
-
-bool Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
-  if (rows.end <= held.until) return false;
-  if (rows.begin != held.until) broken(invariant::kRowsOnce, "rows " + std::to_string(rows.begin) + " follow on row " + std::to_string(held.until));
-  const Value& value = values_[held.base];
-  const at::Tensor part = local.detach();
-  // Lazily conjugated, or negated, like the program's tensor for it: what lies in memory is the other value.
-  held.full._set_conj(part.is_conj());
-  held.full._set_neg(part.is_neg());
-  if (value.placement.is_shard()) {
-    send_out(held.full, value.placement, rows, part);
-  } else if (const auto type = at::toOpMathType(value.dtype); type != value.dtype) {
-    held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(type, /*non_blocking=*/false, /*copy=*/true);
-    held.full.copy_(held.sum);
-  } else if (held.until == 0) {
-    held.full.copy_(part);
-  } else {
-    held.full.add_(part);
-  }
-  held.until = rows.end;
-  return true;
-}
-
-void Region::fill(const Held& held) {
-  Group& group = groups_[values_[held.base].group];
-  c10::StorageImpl& storage = *group.storage.unsafeGetStorageImpl();
-  deferred_registry().remove_storage(&storage);
-  storage.set_data_ptr_noswap(held.full.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));
-  allow_raw_access(storage);
-  boundaries().add(&storage);
-  group.storage = {};
-  group.filled = &storage;
-  group.materialised = true;
-  observed_random_ |= values_[held.base].random;
-}
-
-void Region::materialise(const std::vector<ValueId>& values) { materialise(values, Watch{}); }
-
-void Region::observe(ValueId id, RowObserver& observer) {
-  if (!materialised(id)) {
-    std::vector<ValueId> values = held_deferred();
-    values.push_back(id);
-    materialise(values, {id, &observer, 0});
-    return;
-  }
-  TORCH_INTERNAL_ASSERT(values_[id].impl != nullptr, "koila: a value that nobody holds is looked at");
-  observe(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(values_[id].impl)), values_[id].placement, observer);
-}
-
-void Region::observe(const at::Tensor& full, const Placement& placement, RowObserver& observer) const {
-  const NoInterceptGuard no_intercept;
-  const at::NoGradGuard no_grad;
-  for (int64_t begin = 0; begin < batch_; begin += micro_batch_) {
-    observer.add(slice_rows(full.detach(), placement, batch_, {begin, std::min(begin + micro_batch_, batch_)}));
-  }
-}
-
-void Region::end_stage() {
-  materialise_held();
-  close();
-}
-
-void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
-  const NoInferenceMode no_inference;
-  const RegionWork work;
-  bury_dead();
-  const Stopwatch stopwatch(statistics.seconds);
-  NoInterceptGuard no_intercept;
-  at::NoGradGuard no_grad;
-  std::vector<Held> wanted;
-  std::vector<ValueId> bases;
-  for (ValueId id : values) {
-    const uint32_t g = values_[id].group;
-    if (groups_[g].materialised || !groups_[g].storage) continue;
-    if (std::find(bases.begin(), bases.end(), groups_[g].base) != bases.end()) continue;
-    bases.push_back(groups_[g].base);
-    wanted.push_back({groups_[g].base, {}, {}, 0});
-  }
-  if (wanted.empty()) return;
-  check_sound();
-  choose_size();
-  std::vector<ValueId> keep = bases;
-  if (watch.observer != nullptr) keep.push_back(watch.value);
-  const Schedule plan = schedule(keep);
-  check_captures(plan);
-  verify(plan);
-  Proof proof(*this, plan, keep);
-  for (Held& held : wanted) {
-    std::exception_ptr ran_out;
-    try {
-      held.full = empty_full(values_[held.base].group);
-      continue;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      ran_out = std::current_exception();
-    }
-    if (!drop_first_frame() && !make_room()) std::rethrow_exception(ran_out);
-    held.full = empty_full(values_[held.base].group);
-  }
-  const bool random = std::any_of(keep.begin(), keep.end(), [&](ValueId v) { return values_[v].random; });
-  const auto store = [&](const Frame& frame) {
-    proof.add(frame);
-    for (Held& held : wanted) {
-      if (store_rows(held, frame.values[held.base], frame.rows)) proof.stored(held.base, frame.rows, frame.values[held.base]);
-    }
-    if (watch.observer == nullptr || frame.rows.end <= watch.until) return;
-    watch.observer->add(frame.values[watch.value].detach());
-    watch.until = frame.rows.end;
-  };
-
-  // Micro-batch 0 may stand by.
-  int64_t position = 0;
-  int64_t size = micro_batch_;
-  int tries = 0;
-  while (position < batch_) {
-    const bool stands_by = position == 0 && first_.next == instructions_.size() &&
-                           std::all_of(keep.begin(), keep.end(), [&](ValueId v) { return v < first_.values.size() && first_.values[v].defined(); });
-    int64_t end = stands_by ? first_.rows.end : end_of_pass(position, size);
-    // Sums that had reached further when a pass failed are not made twice: the retry ends there.
-    for (const Held& held : wanted) {
-      if (held.until > position) end = std::min(end, held.until);
-    }
-    if (watch.until > position) end = std::min(end, watch.until);
-    std::exception_ptr ran_out;
-    try {
-      if (stands_by && end == first_.rows.end) {
-        store(first_);
-        side_.join();  // the program goes on with it
-      } else {
-        Frame frame{{position, end}, /*grad=*/false, {}, {}, 0};
-        StepSizes::Pass pass(session().sizes, batch_, end - position, position == 0 || differentiable());
-        ask_ahead({end, std::min(end + size, batch_)}, plan);
-        run(frame, instructions_.size(), &plan);
-        ++statistics.forward_only;
-        store(frame);
-        pass.finish();
-      }
-      position = end;
-      tries = 0;
-      continue;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      ran_out = std::current_exception();
-    }
-    if (try_again(tries) || drop_first_frame() || make_room()) continue;
-    if (size == 1 || observed_random_) {
-      if (serve_rows()) continue;
-      std::rethrow_exception(ran_out);
-    }
-    halve(size);
-    size = micro_batch_;
-    if (!random) continue;
-    // Draws belong to micro-batches of one size.
-    position = 0;
-    for (Held& held : wanted) {
-      held.until = 0;
-      held.sum.reset();
-    }
-    watch.until = 0;
-    if (watch.observer != nullptr) watch.observer->start_over();
-  }
-  ahead_.clear();
-  side_.join();
-  for (const Held& held : wanted) {
-    if (held.until != batch_) broken(invariant::kRowsOnce, "a value has " + std::to_string(held.until) + " rows of " + std::to_string(batch_));
-  }
-  for (const Held& held : wanted) proof.check_value(held.base, held.full);
-  proof.finish();
-  for (const Held& held : wanted) fill(held);
-  if (over_ && !has_deferred()) release();
-}
-
-std::vector<ValueId> Region::held_deferred() const {
-  std::vector<ValueId> ids;
-  for (ValueId id = 0; id < values_.size(); ++id) {
-    const Group& group = groups_[values_[id].group];
-    if (values_[id].impl != nullptr && !group.materialised && group.storage) ids.push_back(id);
-  }
-  return ids;
-}
-
-void Region::materialise_held() { materialise(held_deferred()); }
 
 void Region::check_captures(const Schedule& plan) const {
   if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);

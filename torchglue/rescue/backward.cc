@@ -49,9 +49,9 @@ std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const e
     const TapeValue& value = tape.values()[v];
     if (value.is_capture() || !plan.descends[v]) continue;
     const at::Tensor t = value.lock();
-    if (!t.defined() || !t.grad_fn()) continue;
+    if (!t.defined() || node_of(t) == nullptr) continue;
     for (size_t r = 0; r < roots.size(); ++r) {
-      if (t.grad_fn().get() == roots[r].function.get() && t.output_nr() == roots[r].input_nr) tensors[r] = t;
+      if (node_of(t) == roots[r].function.get() && t.output_nr() == roots[r].input_nr) tensors[r] = t;
     }
   }
   return tensors;
@@ -73,6 +73,7 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
   Session& s = session();
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
+  s.tape.let_go_of_leaves();
   if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
   const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
@@ -84,9 +85,9 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
     if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
     for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
       const at::Tensor t = p.descends[v] && !s.tape.values()[v].is_capture() ? s.tape.values()[v].lock() : at::Tensor();
-      if (!t.defined() || !t.grad_fn()) continue;
+      if (!t.defined() || node_of(t) == nullptr) continue;
       for (const Edge& output : outputs) {
-        if (output.function.get() == t.grad_fn().get()) throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
+        if (output.function.get() == node_of(t)) throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
       }
     }
   };
@@ -103,7 +104,7 @@ edge_list split_step(const edge_list& roots, const edge_list& outputs, bool crea
   for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
     const TapeValue& value = s.tape.values()[v];
     const at::Tensor t = value.lock();
-    if (t.defined() && t.grad_fn() && (value.is_capture() || !plan.descends[v])) outside.push_back(t.grad_fn().get());
+    if (t.defined() && (value.is_capture() || !plan.descends[v])) add_nodes_behind(t, outside);
   }
   // The graph that is let go may be all that holds what the step must be made from again.
   std::vector<at::Tensor> kept;

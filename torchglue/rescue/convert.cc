@@ -218,6 +218,7 @@ at::Tensor alive_as(const TapeValue& value) {
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
+  if (entry.region == nullptr && made.is_view() && made._base().is_same(alive)) return alive;  // t_() of one dimension, or for a second time: it looks as it did before
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(made.storage());
   impl->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
@@ -244,7 +245,7 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
     if (tape.find(t.unsafeGetTensorImpl()) == v && !value.known_node(node_of(t))) {
       throw CannotConvert("an autograd.Function or a compiled region made a tensor of the step (" + describe(value) + ").");
     }
-    if (t.grad_fn()) stack.push_back(t.grad_fn().get());
+    add_nodes_behind(t, stack);
   }
   walk_graph(std::move(stack), [](torch::autograd::Node* node) {
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;

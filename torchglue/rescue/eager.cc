@@ -69,6 +69,7 @@ int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
+  s.tape.let_go_of_leaves();
   const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
   report_rescue(oom, convert(s.tape, plan), plan.batch);
   return plan.batch;

@@ -309,6 +309,7 @@ bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const O
   if (op_traits(op).silent_effect && session().in_checkpoint && !running_statistics(op.schema(), arguments).empty()) {
     refuse_split_step(describe_out_of_memory(name), "the step updates running statistics inside a checkpoint, which would do so once more in backward.", region->batch());
   }
+  if (arguments[0].toTensor().numel() == 0) return false;  // micro-batches would show no entry to whoever looks on
   const auto* stage = std::find_if(std::begin(kStages), std::end(kStages), [&](const Stage& s) { return s.name == name; });
   return stage != std::end(kStages) && stage->run(op, stack, call, region);
 }

@@ -161,13 +161,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       if (tensor.requires_grad() == value.requires_grad) return it->second;
     }
     if (!hangs_on_tape(node)) {
-      // Whatever this tensor was on the tape, it is not any more.
-      TapeValue& old = values_[it->second];
-      if (!old.is_copied()) {
-        old.weak.reset();
-        old.strong.reset();
-        groups_[old.group].pinned = true;  // it looks at the memory still
-      }
+      let_go(values_[it->second]);
     }
   }
   if (const auto* node = node_of(tensor); node != nullptr && node->name() != kRegionNode && !is_builtin(*node)) saw_functions_ = true;
@@ -178,6 +172,23 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   if (tensor.requires_grad() && tensor.is_leaf() && tensor.layout() == c10::kStrided) parameter_sizes_.insert(tensor.sizes().vec());
   groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
   return add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
+}
+
+// Whatever its tensor was on the tape, it is not any more.
+void Tape::let_go(TapeValue& value) {
+  if (value.is_copied()) return;
+  value.weak.reset();
+  value.strong.reset();
+  groups_[value.group].pinned = true;  // it looks at the memory still
+}
+
+void Tape::let_go_of_leaves() {
+  for (TapeValueId id = 0; id < values_.size(); ++id) {
+    const at::Tensor t = values_[id].is_capture() || values_[id].requires_grad ? at::Tensor() : values_[id].lock();
+    if (!t.defined() || !t.requires_grad() || !t.is_leaf() || find(t.unsafeGetTensorImpl()) != id) continue;
+    index_.erase(t.unsafeGetTensorImpl());
+    let_go(values_[id]);
+  }
 }
 
 void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {

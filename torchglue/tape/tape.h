@@ -123,6 +123,9 @@ class Tape {
   // Drops everything: the step is over.
   void cut();
 
+  // Before a rescue. What the program has made a leaf since (`t.requires_grad_()`, which no operator shows) is a tensor of its own, and stays as it is.
+  void let_go_of_leaves();
+
   // The tensor, a buffer such as a running mean, is about to be written to with no version counted up: who read it before is not who reads it from now on.
   void before_silent_write(const at::Tensor& tensor);
 
@@ -183,6 +186,7 @@ class Tape {
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
+  void let_go(TapeValue& value);
   bool hangs_on_tape(const torch::autograd::Node* node) const;
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);

@@ -1,0 +1,143 @@
+// What a region consists of: its operators, its values, and what it reads from outside; and one pass over them.
+//
+// Thread contract: the region's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torchglue/placement/placement.h"
+#include "torchglue/tls.h"
+
+namespace koila {
+
+using ValueId = uint32_t;
+inline constexpr ValueId kNoValue = UINT32_MAX;
+
+// Rows [begin, end) of the batch.
+struct Rows {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+// The part of `full` that the rows own. A view, except where `outer` > 1 makes it a copy.
+at::Tensor slice_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows);
+
+// Writes a micro-batch's part into its place in the full value.
+void write_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows, const at::Tensor& part);
+
+// A tensor from outside the region.
+struct Capture {
+  at::Tensor tensor;             // the program's, or another handle on its memory, see capture()
+  uint32_t version = 0;          // version counter when it joined
+  const void* data = nullptr;    // its storage's memory then: a parameter freed behind one's back is found out
+  bool requires_grad = false;
+  int64_t edge = -1;             // index into the node's next_edges when it requires grad
+  at::Tensor before;             // a copy of its value then, from before somebody wrote to it; see Note [Captures that change]
+  const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
+  c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
+
+  // What operators read, with the sizes that it had then: transpose_ gives the program's tensor others.
+  const at::Tensor& as_read() const { return before.defined() ? before : tensor; }
+  bool is_of(const at::Tensor& t) const { return of._unsafe_get_target() == t.unsafeGetTensorImpl(); }
+};
+
+// A capture as operators see it: whole, or sliced on use.
+struct Use {
+  uint32_t capture = 0;
+  Placement placement;
+};
+
+// How an operator's tensor argument is made for a micro-batch.
+struct Operand {
+  enum class Kind : uint8_t { kUndefined, kValue, kUse };
+  Kind kind = Kind::kUndefined;
+  uint32_t id = 0;
+  bool weighted = false;  // times rows / B
+};
+
+struct Argument {
+  c10::IValue constant;             // not a tensor: as given
+  std::vector<Operand> operands;    // a tensor, or a list of them
+  bool is_tensor = false;
+  bool is_list = false;
+  bool is_optional_list = false;
+  bool weighted = false;            // a number, times rows / B
+  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, or -1; factor): becomes rows * factor
+};
+
+struct Instruction {
+  c10::OperatorHandle op;
+  std::vector<Argument> arguments;
+  std::vector<ValueId> outputs;  // flat; kNoValue for undefined tensors and for arguments handed back
+  OpState state;
+  bool in_place = false;          // its first operand is written; outputs[0] is that value
+  bool random = false;
+  bool by_user = false;           // a rule of the user's let it join: what comes of it is looked at
+  uint64_t seed = 0;              // of its draws
+  uint32_t place = 0;             // source line, where these are asked for
+  uint32_t line = 0;              // for who finds it wrong, where it is known
+  bool scale_by_rows = false;
+  int32_t denominator = -1;  // a use, or -1
+  // See Note [Sums of half precision].
+  bool in_float = false;     // runs on operands in single precision
+  bool keeps_float = false;  // a view of a sum, or a write to one: runs on what there is
+
+  // What lies in fresh memory is nobody's: empty_like() gives other values each time.
+  bool makes_fresh_memory() const { return op.schema().name().find("empty") != std::string::npos; }
+};
+
+// A tensor of the region: one identity, whatever is written to it in place.
+struct Value {
+  Placement placement;
+  uint32_t group = 0;
+  c10::TensorImpl* impl = nullptr;  // the program's deferred tensor while it lives
+  bool requires_grad = false;
+  bool random = false;       // a random draw went into it
+  bool consumed = false;     // a plain operator's graph hangs on it
+  bool used_up = false;      // no gradient passes through it any more, see Note [When a region ends]
+  int64_t node_output = -1;  // input number of the region's node (an output of the forward pass)
+  c10::SmallVector<int64_t, 5> sizes;  // of the full batch
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t storage_offset = 0;
+  at::ScalarType dtype = at::ScalarType::Float;
+};
+
+// Values that share storage.
+struct Group {
+  ValueId base = kNoValue;  // the value whose operator made the storage
+  at::Storage storage;      // of the deferred tensors; kept only while it is empty
+  bool materialised = false;
+  const c10::StorageImpl* filled = nullptr;  // what its value was put into
+  bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
+};
+
+struct Frame;
+
+// Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there. `read`: what operators are given for a
+// capture's part, `local` or another tensor like it.
+class FrameWatch {
+ public:
+  virtual ~FrameWatch() = default;
+  virtual void after(size_t instruction, Frame& frame) = 0;
+  virtual at::Tensor read(uint32_t /*use*/, const at::Tensor& local) { return local; }
+};
+
+// One pass over the operators for some rows.
+struct Frame {
+  Rows rows;
+  bool grad = false;
+  std::vector<at::Tensor> values;  // by ValueId
+  std::vector<at::Tensor> uses;    // by use
+  size_t next = 0;                 // first instruction that has not run
+  FrameWatch* watch = nullptr;
+};
+
+}  // namespace koila
