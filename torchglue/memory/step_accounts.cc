@@ -83,9 +83,10 @@ StepAccounts::~StepAccounts() {
     }
   }
   origin_step_over();
-  session().runtime->on_step();
-  // While an error is under way the program is not searched.
-  if (std::this_thread::get_id() == session().owner) facts().after_step(/*may_search=*/std::uncaught_exceptions() == exceptions_);
+  // A pass that an error has ended is no step: the program dies of it, or makes the step again. And while an error is under way the program is not searched.
+  const bool whole = std::uncaught_exceptions() == exceptions_;
+  if (whole) session().runtime->on_step();
+  if (std::this_thread::get_id() == session().owner) facts().after_step(/*may_search=*/whole);
 }
 
 }  // namespace koila
