@@ -188,6 +188,7 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
 NodePtr Region::node() const { return node_ == nullptr ? NodePtr() : RegionNode::owner(node_); }
 
 uint32_t Region::capture(const at::Tensor& tensor) {
+  if (tensor.requires_grad()) tensor.grad_fn();  // which a view of what was written to makes anew when it is asked for
   const uint32_t version = version_of(tensor);
   auto it = capture_index_.find(tensor.unsafeGetTensorImpl());
   if (it != capture_index_.end()) {
@@ -358,15 +359,17 @@ void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
   torch::autograd::impl::set_gradient_edge(deferred, torch::autograd::Edge(owner, static_cast<uint32_t>(value.node_output)));
 }
 
-// A write of something differentiable makes the written tensor, its base and its views differentiable, as far as micro-batch 0 shows. A view learns of it when
-// its node is asked for.
+// A write of something differentiable makes the written tensor, its base and its views differentiable, as far as micro-batch 0 shows. See Note
+// [Views that are behind].
 void Region::attach_gradients(uint32_t group) {
   const NoInterceptGuard no_intercept;
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Value& value = values_[id];
     if (value.group != group || value.impl == nullptr || value.requires_grad || id >= first_.values.size()) continue;
     const at::Tensor& local = first_.values[id];
-    if (local.defined() && local.requires_grad() && local.grad_fn()) attach_gradient(id, at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
+    std::vector<torch::autograd::Node*> nodes;
+    if (local.defined() && local.requires_grad()) add_nodes_behind(local, nodes);
+    if (!nodes.empty()) attach_gradient(id, at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
   }
 }
 
