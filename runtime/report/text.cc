@@ -64,6 +64,7 @@ std::string device_line(const DeviceFigures& device, RunEnd end) {
   if (device.budget_bytes > 0) line += " of " + format_bytes(device.budget_bytes);
   if (sum_of(device.peak_by_category) == 0) {
     line += ", " + format_bytes(device.live_bytes) + " live " + (end == RunEnd::kRunning ? "now" : "at the end");
+    if (device.untracked_bytes > 0) line += ", " + format_bytes(device.untracked_bytes) + " untracked";
     if (device.failed_allocations > 0) line += ", " + plural(device.failed_allocations, "allocation") + " failed";
     return line;
   }

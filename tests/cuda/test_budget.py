@@ -29,7 +29,7 @@ class TestWhatTheDeviceSays:
     def test_the_report_names_it(self, scenario) -> None:
         done = scenario("fill", MI, KOILA_DEVICE_MEMORY="64MiB", KOILA_LOG="info")
         assert "budget for cuda:0: 64.0 MiB" in done.stderr
-        assert any(line.startswith("cuda:0: peak 64.0 MiB of a budget of 64.0 MiB") for line in done.koila_lines())
+        assert any(line.startswith("cuda:0: peak 64.0 MiB of 64.0 MiB") for line in done.koila_lines())
         assert not any(line.startswith("next:") for line in done.koila_lines())
 
 
