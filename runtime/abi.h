@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 9 };
+enum { KOILA_ABI_VERSION = 10 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
@@ -135,6 +135,13 @@ typedef struct koila_leak {
   int64_t graph_nodes;     // 0, or nodes of autograd graphs that are kept: then bytes are of the process's memory at large, not of tensors
 } koila_leak;
 
+// Threads that the program makes, not those that PyTorch, OpenMP or CUDA make for themselves. No function throws.
+typedef struct koila_threads {
+  void (*before)(void);  // called on the thread that makes another
+  void (*begins)(void);  // called on the new thread, before and after its function
+  void (*ends)(void);
+} koila_threads;
+
 typedef struct koila_runtime {
   uint32_t version;  // KOILA_ABI_VERSION
   const koila_settings* settings;
@@ -172,6 +179,8 @@ typedef struct koila_runtime {
   // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.
   const int* captures;
   void (*set_before_capture)(void (*before)(void));
+  // From now on `threads`, which lives as long as the process, is told of each thread that the program makes.
+  void (*set_threads)(const koila_threads* threads);
   // Placement rules of the user's own (KOILA_RULES, koila_add_rule): `add` is called for each that there is, in the order in which they came,
   // and from then on for each that comes, one at a time, on the thread that adds it. `rule` is well formed (runtime/rule_text.h); `where`
   // is where it was written, such as "my.rules:12". Both are to be copied.

@@ -140,6 +140,10 @@ std::atomic<void (*)()> before_capture{nullptr};
 
 void set_before_capture(void (*function)()) { before_capture.store(function); }
 
+std::atomic<const koila_threads*> threads{nullptr};
+
+void set_threads(const koila_threads* functions) { threads.store(functions); }
+
 void set_rules(void (*add)(const char*, const char*)) {
   quietly([&] { rule_book().set_reader(add); });
 }
@@ -167,6 +171,7 @@ koila_runtime table = {
     .torch_uses_cuda = &torch_uses_cuda,
     .captures = &captures,
     .set_before_capture = set_before_capture,
+    .set_threads = set_threads,
     .set_rules = set_rules,
     .on_oom = on_oom,
     .on_region = on_region,
@@ -192,6 +197,8 @@ bool start_runtime() {
 }
 
 const koila_runtime* runtime_table() { return &table; }
+
+const koila_threads* threads_told() { return threads.load(std::memory_order_acquire); }
 
 void capture_begins() {
   if (auto* function = before_capture.load(); function != nullptr) function();

@@ -13,6 +13,9 @@ bool start_runtime();
 // The functions that the adapter calls. Valid once started, for the life of the process.
 const koila_runtime* runtime_table();
 
+// Who is told of the program's threads; null: nobody yet.
+const koila_threads* threads_told();
+
 // To be called when PyTorch's CUDA allocator has got something on a device.
 void note_torch_uses_cuda();
 

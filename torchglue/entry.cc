@@ -5,7 +5,6 @@
 #include <pthread.h>
 
 #include "runtime/abi.h"
-#include "torchglue/interceptor.h"
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/memory/origin.h"
@@ -121,7 +120,7 @@ void in_child() {
   new (&s.offload) Offload;
   new (&raw_memory()) RawMemory;
   s.engine_depth = 0;
-  s.owner = std::this_thread::get_id();
+  own_steps();
 }
 
 void say_of_rules(const std::string& message) { session().warn(message); }
@@ -140,7 +139,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   (void)torch_version;
   Session& s = session();
   s.runtime = runtime;
-  s.owner = std::this_thread::get_id();
+  own_steps();
   const int mode = runtime->settings->mode;
   if (mode == KOILA_MODE_OFF) return 1;
   set_bytes_in_use(runtime->live_bytes);
@@ -173,6 +172,8 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
   s.size_file.load();
-  intercept_this_thread();
+  join_threads_of_program();
+  static constexpr koila_threads kThreads = {&before_thread, &thread_begins, &thread_ends};
+  runtime->set_threads(&kThreads);
   return 0;
 }

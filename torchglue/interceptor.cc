@@ -1,5 +1,4 @@
-#include "torchglue/interceptor.h"
-
+// The fallback on the interceptor's dispatch key: every operator call of a thread of the program comes here first.
 #include <torch/library.h>
 
 #include <optional>
@@ -62,12 +61,10 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
-  const OpInProgress in_progress(op);
   if (s.meets_cuda()) attach_cuda_allocator();
-  if (!s.rescue) {
-    run_plainly(op, keys, stack);
-    return;
-  }
+  if (s.rescue && !is_followed(op, *stack)) return op.redispatchBoxed(keys & kBelowInterceptor, stack);
+  const OpInProgress in_progress(op);
+  if (!s.rescue) return run_plainly(op, keys, stack);
   const OutOfMemoryWatch watch(op.schema().name());
   const char* alone = reason_to_stay_out(op, keys, *stack);
   try {
@@ -87,8 +84,6 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 }
 
 }  // namespace
-
-void intercept_this_thread() { c10::impl::tls_set_dispatch_key_included(kInterceptorKey, true); }
 
 }  // namespace koila
 

@@ -1,4 +1,4 @@
-// What koila knows of the process it is in: one session, owned by the thread that loaded torch.
+// What koila knows of the process it is in: one session, owned by one thread at a time.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -20,6 +20,7 @@
 #include "torchglue/rescue/offload.h"
 #include "torchglue/rescue/pressure.h"
 #include "torchglue/rescue/sizing.h"
+#include "torchglue/step_owner.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -101,9 +102,9 @@ struct Session {
   std::atomic<bool> cuda_waits{true};  // PyTorch's CUDA allocator is still to be met
   bool meets_cuda() const { return cuda_waits.load(std::memory_order_relaxed) && __atomic_load_n(runtime->torch_uses_cuda, __ATOMIC_ACQUIRE) != 0; }
 
-  std::thread::id owner;
+  std::atomic<std::thread::id> owner;  // see Note [Whose steps are followed]
   // Whether this thread may touch regions: the owner, or an engine thread that works for the owner's backward.
-  bool owned_by_this_thread() const { return engine_depth > 0 || std::this_thread::get_id() == owner; }
+  bool owned_by_this_thread() const { return works_for_owner(); }
   // To every tape of the steps under way.
   template <class F>
   void pin(F&& f) {

@@ -22,8 +22,8 @@
 //
 // Does nothing: in a process without koila (where it warns, once), under KOILA_MODE=off and track, and for an accelerator other than CUDA; for CPU tensors without a
 // budget, as nobody knows what is available, unless LazyOptions::micro_batch says how many rows; for a tensor of one row or none, a sparse or nested one; inside functorch
-// transforms, backward passes and CUDA graph captures; and on threads other than the one that loaded torch (the one that runs main), whose steps koila
-// does not watch, where it warns, once.
+// transforms, backward passes and CUDA graph captures; and on a thread while koila
+// follows the steps of another, where it warns, once.
 //
 // Misuse throws c10::ValueError or c10::IndexError, with koila and without, with a sentence that says what was expected.
 //

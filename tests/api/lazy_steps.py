@@ -154,7 +154,7 @@ def other_threads():
     thread.join()
     assert len(found) == 2
     for gradients in found:
-        same(expected, gradients, tolerance=0)
+        same(expected, gradients)
 
 
 def errors():

@@ -75,10 +75,9 @@ def test_so_many_rows_by_hand(train, plain):
 
 
 def test_another_thread(train, plain):
-    assert train("elsewhere", BUDGET)[0] is None
-    found, report, said = train("elsewhere", 1 << 30)
-    assert (found == plain).all() and report["regions_total"]["count"] == 0
-    assert said.count("the thread that loaded torch") == 1
+    found, report, _ = train("elsewhere", BUDGET)
+    assert_close(plain, found)
+    assert report["regions_total"]["count"] > 0
 
 
 def test_without_koila(train, plain):
@@ -114,17 +113,17 @@ def scenario(name, **variables):
 
 
 @pytest.mark.parametrize("mode", ["rescue", "lazy"])
-@pytest.mark.parametrize("name", ["twice", "evaluation", "unused", "gradient_of_the_input", "result_of_the_step", "two_models_of_one_batch",
+@pytest.mark.parametrize("name", ["twice", "other_threads", "evaluation", "unused", "gradient_of_the_input", "result_of_the_step", "two_models_of_one_batch",
                                   "two_inputs_at_two_times"])
 def test_split(name, mode):
     said = scenario(name, KOILA_MODE=mode)
     assert said["ran_out"] == 0 and said["regions"] > 0, said
 
 
-@pytest.mark.parametrize("name", ["other_threads", "errors", "no_budget"])
+@pytest.mark.parametrize("name", ["errors", "no_budget"])
 def test_whole(name):
     said = scenario(name)
-    assert said["regions"] == 0 and said["stderr"].count("the thread that loaded torch") == (1 if name == "other_threads" else 0)
+    assert said["regions"] == 0
 
 
 @pytest.mark.parametrize("name", ["not_for_koila", "resized"])

@@ -3,7 +3,7 @@
 //   lazy(Tensor(a) x, int dim=0, int micro_batch=0) -> Tensor(a)
 //     Dimension `dim` of `x` is the batch: what is computed from it from here on runs `micro_batch` rows at a time, as if it had run out of
 //     memory before; 0: as many as fit, by what its first rows take. Returns x. Does nothing for a tensor that is split already, for one that is not
-//     an ordinary tensor of rows (none, sparse, nested, a subclass in Python), in a thread other than the one that loaded torch, in a backward pass, and where
+//     an ordinary tensor of rows (none, sparse, nested, a subclass in Python), in a thread while another one's steps are followed, in a backward pass, and where
 //     koila rescues nothing. Throws c10::IndexError for a dimension that x has not, and c10::ValueError for an x without dimensions, and fewer than
 //     no rows. include/koila/lazy.h has it for C++, and says what it means.
 //   placement(Tensor x) -> str
@@ -28,7 +28,7 @@ namespace koila {
 
 namespace {
 
-bool at_work() { return session().runtime != nullptr && session().rescue && session().owned_by_this_thread(); }
+bool at_work() { return session().runtime != nullptr && session().rescue && (session().owned_by_this_thread() || take_steps()); }
 
 bool is_split(const at::Tensor& x) {
   return session().marks.find(x.unsafeGetTensorImpl()) != nullptr || deferred_registry().find(x.unsafeGetTensorImpl()).region != nullptr;
@@ -51,8 +51,7 @@ at::Tensor lazy(const at::Tensor& x, int64_t dim, int64_t micro_batch) {
   Session& s = session();
   if (s.runtime == nullptr || !s.rescue) return x;
   if (!at_work()) {
-    TORCH_WARN_ONCE("koila::lazy: koila splits the steps of the thread that loaded torch, and this is another one: what it computes runs whole. Run the step "
-                    "on the program's first thread.");
+    TORCH_WARN_ONCE("koila::lazy: koila splits the steps of one thread at a time, and another has them: what this one computes runs whole.");
     return x;
   }
   if (s.capturing() || !has_rows(x)) return x;

@@ -1,7 +1,5 @@
 #include "torchglue/memory/allocation_failure.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <mutex>
 #include <thread>
 
@@ -18,12 +16,6 @@ namespace {
 ForkLock mutex;
 AllocationFailure last;
 
-// The thread that koila follows, and the engine's that work for its backward pass.
-bool is_followed() {
-  const Session& s = session();
-  return std::this_thread::get_id() == s.owner || (s.engine_depth > 0 && torch::autograd::get_current_graph_task_id() != -1);
-}
-
 }  // namespace
 
 void note_allocation_failure(const AllocationFailure& failure) {
@@ -35,9 +27,9 @@ void note_allocation_failure(const AllocationFailure& failure) {
   if (!session().rescue) {
     const bool track = session().runtime->settings->mode == KOILA_MODE_TRACK;
     report_refusal(describe_out_of_memory(""), track ? "KOILA_MODE=track only counts." : "koila stays out of this process.", 0);
-  } else if (!is_followed()) {
+  } else if (!works_for_owner()) {
     report_refusal({failure.device, KOILA_FORWARD, "", failure.requested, failure.live},
-                   "it happened on a thread whose operators koila does not follow: only the thread that imported torch is rescued.", 0);
+                   "it happened on a thread whose operators koila did not follow: it follows the steps of one thread at a time.", 0);
   } else if (std::this_thread::get_id() == session().owner && !OutOfMemoryWatch::stands()) {
     take_allocator_ran_out();
     report_refusal(describe_out_of_memory(""), "no operator that koila sees asked for the memory: a compiled graph (torch.compile) did, or code that calls the allocator itself.", 0);

@@ -67,7 +67,10 @@ int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
   return add_input_metadata(deferred);
 }
 
-variable_list RegionNode::apply(variable_list&& gradients) { return region_->backward(std::move(gradients)); }
+variable_list RegionNode::apply(variable_list&& gradients) {
+  if (!works_for_owner()) region_->refuse("another thread's step is under way, and koila follows the steps of one thread at a time.");
+  return region_->backward(std::move(gradients));
+}
 
 void RegionNode::release_variables() { region_->backward_done(); }
 

@@ -1,7 +1,9 @@
 #include "torchglue/region/raw_memory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/deferred.h"
@@ -106,9 +108,18 @@ void RawMemory::end_silent_write(const at::Tensor& t) {
   if (Block* block = find(storage_of(t)); block != nullptr) block->digest = digest_of(*storage_of(t));
 }
 
+// A thread that Python has joined has still to end, and gives what it leaves its value at its very end.
+void wait_for_value(const c10::StorageImpl* storage) {
+  constexpr std::chrono::milliseconds kStep{1};
+  constexpr int kSteps = 300;
+  for (int i = 0; i < kSteps && deferred_registry().awaits_value(storage); ++i) std::this_thread::sleep_for(kStep);
+}
+
 void before_raw_access(const c10::TensorImpl& tensor) {
   Session& s = session();
-  if (!s.rescue || NoRawAccess::active() || c10::raw::intrusive_ptr::use_count(const_cast<c10::TensorImpl*>(&tensor)) == 0 || std::this_thread::get_id() != s.owner || s.engine_depth > 0 || s.converting) return;
+  if (!s.rescue || NoRawAccess::active() || c10::raw::intrusive_ptr::use_count(const_cast<c10::TensorImpl*>(&tensor)) == 0) return;
+  if (!works_for_owner() && deferred_registry().any()) return wait_for_value(tensor.unsafe_storage().unsafeGetStorageImpl());
+  if (std::this_thread::get_id() != s.owner || s.engine_depth > 0 || s.converting) return;
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage == nullptr || (s.tape.empty() && !deferred_registry().any() && s.live_regions().empty())) return;
   const NoRawAccess koila;

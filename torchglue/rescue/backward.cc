@@ -288,7 +288,9 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   // koila's own passes leave the interceptor out.
   if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) note_pass_within(task);
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
-  if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || std::this_thread::get_id() != s.owner) {
+  if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || !take_steps()) {
+    std::optional<PassOfAnother> not_followed;
+    if (!works_for_owner()) not_followed.emplace();
     return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
   struct EndOfStep {

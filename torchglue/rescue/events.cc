@@ -68,7 +68,7 @@ std::string reason_of(const std::exception& error) {
   const auto* own = dynamic_cast<const c10::Error*>(&error);
   const std::string text = own != nullptr ? own->what_without_backtrace() : error.what();
   const size_t begin = text.find(kUnderKoila);
-  return begin == std::string::npos ? "one row of the batch does not fit." : text.substr(begin + std::strlen(kUnderKoila));
+  return begin == std::string::npos ? "one row of the batch does not fit, or what ran out is outside the split part of the step." : text.substr(begin + std::strlen(kUnderKoila));
 }
 
 void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch) {

@@ -170,6 +170,8 @@ class Tape {
   bool saw_functions() const { return saw_functions_; }
   void forget_functions() { saw_functions_ = false; }
   bool empty() const { return ops_.empty(); }
+  // Whether an operator on the tape made a graph.
+  bool differentiable() const { return differentiable_; }
 
  private:
   // Values that share storage. `version` is the version counter that recorded operators account for: another value of it means that
