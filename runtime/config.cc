@@ -221,11 +221,16 @@ constexpr Variable kVariables[] = {
 // Read by koila's scripts, and in the environment of whatever they start.
 constexpr const char* kScriptVariables[] = {"KOILA_PYTHON"};
 
+constexpr std::string_view kPrefix = "KOILA_";
+
 std::string unknown_name(const std::string& name) {
   const auto* nearest = &kVariables[0];
   for (const Variable& variable : kVariables)
     if (edit_distance(name, variable.name) < edit_distance(name, nearest->name)) nearest = &variable;
-  return name + " is no variable of koila, and is ignored; did you mean " + nearest->name + "?";
+  // What is meant is a guess: a name that has little in common with what was written would lead astray.
+  const std::string written = name.substr(kPrefix.size()), near = std::string(nearest->name).substr(kPrefix.size());
+  const bool alike = !written.empty() && (edit_distance(written, near) <= std::max(2, static_cast<int>(written.size()) / 3) || near.starts_with(written) || near.ends_with(written));
+  return name + " is no variable of koila, and is ignored; " + (alike ? "did you mean " + std::string(nearest->name) + "?" : "koila run --help lists those that there are");
 }
 
 }  // namespace
@@ -237,7 +242,7 @@ bool ParsedConfig::has_errors() const {
 ParsedConfig parse_config(const Environment& environment) {
   ParsedConfig parsed;
   for (const auto& [name, value] : environment) {
-    if (!name.starts_with("KOILA_") || value.empty()) continue;
+    if (!name.starts_with(kPrefix) || value.empty()) continue;
     if (std::find(std::begin(kScriptVariables), std::end(kScriptVariables), name) != std::end(kScriptVariables)) continue;
 
     const auto* variable = std::find_if(std::begin(kVariables), std::end(kVariables), [&](const Variable& v) { return name == v.name; });

@@ -387,6 +387,7 @@ ReportData Runtime::report_data(RunEnd end, bool every_block) {
     figures.holders = tensor_book_->peak(device).holders;
     if (device != KOILA_CPU) figures.sizes = device_memory_->sizes(device);
     figures.timeline = (*timelines_)[device - kFirstPlace].snapshot();
+    show_peak(figures);
     data.devices.push_back(std::move(figures));
   }
   data.sources = device_memory_->sources();

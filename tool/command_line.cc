@@ -42,7 +42,16 @@ Words option_names(const CLI::App& app) {
 
 int unknown_option(const CLI::App& app, const std::string& word) {
   const std::string near = nearest(word.substr(0, word.find('=')), option_names(app));
-  return fail("no option " + word + (near.empty() ? "" : "; did you mean " + near + "?") + " See " + app.get_name() + " --help");
+  return fail("no option " + word + (near.empty() ? "." : "; did you mean " + near + "?") + " See " + app.get_name() + " --help");
+}
+
+// CLI11's words for an option whose value is missing, or no number: "--batch-env: 1 required NAME missing", "Could not convert: --steps = abc".
+std::string told(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return text.substr(0, text.find(':')) + " wants a value";
+  const std::size_t option = text.find("--"), value = text.find(" = ");
+  if (dynamic_cast<const CLI::ConversionError*>(&error) == nullptr || option == std::string::npos || value == std::string::npos || value < option) return text;
+  return text.substr(option, value - option) + " " + text.substr(value + 3) + " is not understood: want a number";
 }
 
 }  // namespace
@@ -89,7 +98,7 @@ std::optional<int> parse(CLI::App& app, const std::string& usage, const Words& w
     if (!extra.empty() && extra[0].starts_with("-")) return unknown_option(app, extra[0]);
     return fail(std::string("one word too many: ") + (extra.empty() ? "" : extra[0]) + ". See " + app.get_name() + " --help");
   } catch (const CLI::ParseError& error) {
-    return fail(std::string(error.what()) + ". See " + app.get_name() + " --help");
+    return fail(told(error) + ". See " + app.get_name() + " --help");
   }
   if (program == nullptr) return std::nullopt;
   *program = app.remaining();

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <type_traits>
 
 #include <nlohmann/json.hpp>
 
@@ -58,7 +59,9 @@ class Table {
     add(device_name(device) + ": " + name, Unit::kBytes, [&](const ReportData& data) -> std::optional<double> {
       const DeviceFigures* figures = device_of(data, device);
       if (figures == nullptr) return std::nullopt;
-      return static_cast<double>(of(*figures));
+      const auto value = of(*figures);
+      if constexpr (std::is_same_v<decltype(value), const std::optional<double>>) return value;
+      else return static_cast<double>(value);
     });
   }
 
@@ -161,14 +164,14 @@ Comparison compare(const std::vector<NamedRun>& runs) {
   table.add("refusals", Unit::kCount, [&](const ReportData& d) { return count(d.events.refusals); });
   table.add("micro-batch, rows", Unit::kCount, [](const ReportData& d) { return positive(d.events.last_region.micro_batch); });
   table.add("batch, rows", Unit::kCount, [](const ReportData& d) { return positive(d.events.last_region.batch); });
-  table.add("seconds in micro-batches", Unit::kSeconds, [](const ReportData& d) { return std::optional<double>(d.events.region_totals.seconds); });
+  table.add("seconds in micro-batches", Unit::kSeconds, [](const ReportData& d) { return d.events.region_totals.count > 0 ? std::optional<double>(d.events.region_totals.seconds) : std::nullopt; });
 
   std::set<int> devices;
   for (const NamedRun& run : runs)
     for (const DeviceFigures& device : run.data.devices) devices.insert(device.device);
   for (const int device : devices) {
     table.add_of_device(device, "peak", [](const DeviceFigures& d) { return d.peak_bytes; });
-    table.add_of_device(device, "budget", [](const DeviceFigures& d) { return d.budget_bytes; });
+    table.add_of_device(device, "budget", [](const DeviceFigures& d) { return positive(d.budget_bytes); });
     table.add_of_device(device, "live at the end", [](const DeviceFigures& d) { return d.live_bytes; });
     table.add_of_device(device, "tensors, peak", [](const DeviceFigures& d) { return d.tensor_peak_bytes; });
     for (int category = 0; category < KOILA_CATEGORIES; ++category)

@@ -68,8 +68,9 @@ int dispatch(Words words) {
     if (name == command.name) return command.run(words);
     names.push_back(command.name);
   }
+  if (name == "compare" || name == "diff") return fail("no command " + name + "; two runs stand side by side in koila report A.json B.json. See koila help");
   const std::string near = nearest(name, names);
-  return fail("no command " + name + (near.empty() ? "" : "; did you mean koila " + near + "?") + " See koila help");
+  return fail((name.starts_with("-") ? "no option " : "no command ") + name + (near.empty() ? "." : "; did you mean koila " + near + "?") + " See koila help");
 }
 
 }  // namespace

@@ -293,7 +293,10 @@ int probe_command(const Words& words) {
   try {
     return probe(options, checked.environment);
   } catch (const Stop& stop) {
-    fail(stop.what());
+    // The program's last lines stand below, each as it was.
+    const std::vector<std::string> lines = split(stop.what(), "\n");
+    fail(lines.front());
+    for (std::size_t i = 1; i < lines.size(); ++i) say("  " + lines[i]);
     return stop.status;
   }
 }

@@ -42,6 +42,11 @@ void say_what_is_there(const Words& command, const Program& program, const Libra
   say_findings(examine_limit(find_gpus(), torch, environment), true);
 }
 
+// A script in the place of its interpreter.
+std::string about_scripts(const std::string& name) {
+  return name.ends_with(".py") && access(name.c_str(), R_OK) == 0 ? "; for a script that is python's: koila run -- python " + name : "";
+}
+
 }  // namespace
 
 int run_command(const Words& words) {
@@ -65,7 +70,7 @@ int run_command(const Words& words) {
 
   const Program program = find_program(command, variable("PATH"));
   if (program.status == kNotFound) {
-    say(command[0] + ": command not found");
+    say(command[0] + ": command not found" + about_scripts(command[0]));
     return kNotFound;
   }
   for (const auto& [name, value] : checked.environment) setenv(name.c_str(), value.c_str(), 1);
@@ -75,7 +80,7 @@ int run_command(const Words& words) {
   std::vector<char*> arguments = argument_pointers(command);
   execvp(arguments[0], arguments.data());
   const int error = errno;
-  say(command[0] + ": " + std::strerror(error));
+  say(command[0] + ": " + std::strerror(error) + (error == EACCES ? about_scripts(command[0]) : ""));
   return error == ENOENT ? kNotFound : kCannotExecute;
 }
 

@@ -48,12 +48,13 @@ std::string option_name(const std::string& variable) {
 void add_variables(CLI::App& app, Given& given, Shown shown) {
   for (const VariableForm& form : variable_forms()) {
     const auto found = kMeaning.find(form.name);
-    const std::string meaning = (found == kMeaning.end() ? "" : std::string(found->second) + ":\n") + form.form + "; default: " + form.fallback;
     const std::string name = form.name;
+    const bool is_switch = form.form == std::string("0 or 1");
+    const std::string values = is_switch ? option_name(name) + ", or " + option_name(name) + "=0" : std::string(form.form);
+    const std::string meaning = (found == kMeaning.end() ? "" : std::string(found->second) + ":\n") + values + "; default: " + form.fallback;
     const auto keep = [&given, name](const std::string& value) { given[name] = value; };
     CLI::Option* option = nullptr;
-    if (form.form == std::string("0 or 1")) {
-      // A flag, which may say =0.
+    if (is_switch) {
       option = app.add_flag_function(option_name(name), [keep](std::int64_t on) { keep(on > 0 ? "1" : "0"); }, meaning);
     } else {
       option = app.add_option_function<std::string>(option_name(name), keep, meaning)->type_name("");

@@ -306,6 +306,7 @@ class Reader {
       to.peak_bytes = std::max(to.peak_bytes, sample.live_bytes);
     }
     if (!to.timeline.empty() && to.timeline.back().seconds > from->seconds) to.live_bytes = to.timeline.back().live_bytes;
+    show_peak(to);
     read_list(section.holders, [&](const HolderEntry& h) {
       if (!is_category(h.category)) return false;
       to.holders.push_back({static_cast<int>(h.category), h.op.text(), h.where.text(), h.bytes, h.count, h.step});

@@ -231,7 +231,7 @@ std::vector<Advice> advice(const ReportData& data) {
   const koila_region_event& last = events.last_region;
 
   std::vector<Advice> list = for_leaks(data.leaks);
-  if (data.mode == KOILA_MODE_TRACK && events.refusals > 0) list.push_back({"KOILA_MODE=rescue, which recovers from out-of-memory errors", 0});
+  if (data.mode == KOILA_MODE_TRACK && events.refusals > 0) list.push_back({remedy("KOILA_MODE=track only counts"), 0});
   if (data.facts.fragmented_bytes > 0 && data.facts.expandable_segments == 0) {
     list.push_back({"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: when memory ran out, " + format_bytes(data.facts.fragmented_bytes) +
                         " were cached, enough for the request, but in pieces",

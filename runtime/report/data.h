@@ -4,8 +4,11 @@
 #ifndef KOILA_RUNTIME_REPORT_DATA_H_
 #define KOILA_RUNTIME_REPORT_DATA_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +68,20 @@ struct DeviceFigures {
   std::int64_t untracked_bytes = 0;     // of these, what koila had not seen given: CUDA's own, of static runtimes, of other processes
   std::vector<std::int64_t> sizes;      // allocations by size class, see DeviceMemory
 };
+
+// A timeline notes moves of some size, and so may end a little below the peak: on the CPU, where the peak is one of tensors, its moment is put in.
+inline void show_peak(DeviceFigures& figures) {
+  std::vector<Sample>& line = figures.timeline;
+  const CategoryBytes& parts = figures.peak_by_category;
+  const std::int64_t peak = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  if (figures.device != KOILA_CPU || line.empty() || peak != figures.peak_bytes) return;
+  if (std::any_of(line.begin(), line.end(), [&](const Sample& s) { return s.live_bytes >= peak; })) return;
+  auto at = std::upper_bound(line.begin(), line.end(), figures.peak_seconds, [](double seconds, const Sample& s) { return seconds < s.seconds; });
+  const bool is_full = line.size() >= kMaxSamples;
+  if (at != line.begin() && (is_full || std::prev(at)->seconds == figures.peak_seconds)) --at;
+  else if (!is_full) at = line.insert(at, Sample());
+  *at = {figures.peak_seconds, peak, parts};
+}
 
 // A step, or several neighbours of a long run merged into one: then `step` is the last of them.
 struct StepSample {

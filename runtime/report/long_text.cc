@@ -32,7 +32,7 @@ std::string head_line(const ReportData& data) {
   const EventList& events = data.events;
   std::string line;
   if (data.end == RunEnd::kRunning) line = "still running, after " + duration(data.seconds) + ": ";
-  if (data.end == RunEnd::kCutOff) line = "cut off after " + duration(data.seconds) + ", without an exit (killed, or crashed): ";
+  if (data.end == RunEnd::kCutOff) line = "cut off after " + duration(data.seconds) + ", without an exit (Ctrl-C, killed, or crashed): ";
   if (data.torch_version.empty() && events.steps == 0) line += "a program without PyTorch";
   else line += plural(events.steps, "step") + ", " + plural(events.rescues, "rescue") + ", " + plural(events.refusals, "refusal");
   line += std::string("; mode ") + mode_name(data.mode);

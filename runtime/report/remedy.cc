@@ -32,6 +32,8 @@ constexpr Remedy kRemedies[] = {
      "take the batch norm out of the checkpoint, or leave the checkpoint out: micro-batches keep less for backward in any case"},
     {"saved-tensor hook",
      "leave saved_tensors_hooks out of the step: micro-batches keep less for backward in any case"},
+    {"has computed nothing yet",
+     "a larger budget, or a smaller model, or less data in memory at once: what is there before a step begins is never split"},
     {"can be split along a dimension",
      "a rule for the operator that stands against it (docs/rules.md; the report names those at full batch), or a smaller batch"},
     {"is one row, or smaller than KOILA_MICROBATCH",

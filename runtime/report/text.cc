@@ -41,7 +41,7 @@ std::string head_line(const ReportData& data) {
   const EventList& events = data.events;
   std::string line;
   if (data.end == RunEnd::kRunning) line = "still running, after " + duration(data.seconds) + ": ";
-  if (data.end == RunEnd::kCutOff) line = "cut off after " + duration(data.seconds) + ", without an exit (killed, or crashed): ";
+  if (data.end == RunEnd::kCutOff) line = "cut off after " + duration(data.seconds) + ", without an exit (Ctrl-C, killed, or crashed): ";
   if (data.torch_version.empty() && events.steps == 0) {
     line += "a program without PyTorch";
   } else {
@@ -103,14 +103,18 @@ std::string in_use(const OomEvent& event) {
 // Why the step does not run with more rows: what ran out, the full batch and then each size that was tried, the last of them.
 void add_rescues(Page& page, const ReportData& data) {
   std::vector<std::string> lines;
-  std::int64_t size = 0;  // that was in use when it ran out
+  std::int64_t size = 0;   // that was in use when it ran out
+  std::int64_t batch = 0;  // of the first
   for (const OomEvent& event : data.events.oom_events) {
     if (event.outcome != KOILA_RESCUED) continue;
     std::string line = "out of memory";
     if (event.micro_batch > 0) {
       const bool whole = event.op != kInMicroBatch || size == 0;
-      line = whole ? plural(event.batch, "row") + " at once ran out" : plural(size, "row") + " ran out as well";
+      // Of another batch than the one that the line before is about, as in an evaluation, it is said of how many.
+      const bool other = !whole && batch > 0 && event.batch != batch;
+      line = whole ? plural(event.batch, "row") + " at once ran out" : (other ? rows(size, event.batch) : plural(size, "row")) + " ran out as well";
       size = event.micro_batch;
+      if (lines.empty()) batch = event.batch;
     }
     if (!event.op.empty() && event.op != kInMicroBatch) line += " in " + event.op;
     line += std::string(" (") + phase_name(event.phase) + ")" + in_use(event);
@@ -142,12 +146,14 @@ std::string report_text(const ReportData& data, const TextStyle& style) {
   add_devices(page, data);
   add_rescues(page, data);
   add_refusals(page, data);
-  if (const double cost = seconds_of_running_out(data); cost > kNoTime && cost > kWorthTelling * data.seconds)
+  const std::string next = next_line(data);
+  const bool is_told = next.find("running out cost") != std::string::npos;
+  if (const double cost = seconds_of_running_out(data); !is_told && cost > kNoTime && cost > kWorthTelling * data.seconds)
     page.add("running out cost " + duration(cost) + (data.seconds > 0 ? " of " + duration(data.seconds) : ""), kSecond);
   if (!events.full_batch.empty()) page.add(full_batch_line(events), kSecond);
   for (std::size_t i = 0; i < std::min(data.leaks.size(), kShownLeaks); ++i) page.add(leak_line(data.leaks[i]), i == 0 ? kFirst : kSecond, Tone::kBad);
   for (std::size_t i = 0; i < std::min(events.notes.size(), kShownNotes); ++i) page.add("note: " + events.notes[i], kSecond, Tone::kNote);
-  if (const std::string next = next_line(data); !next.empty()) page.add(next, kAlways, Tone::kTitle);
+  if (!next.empty()) page.add(next, kAlways, Tone::kTitle);
   return page.text(style);
 }
 

@@ -115,6 +115,10 @@ def plain_operator():
         caught(lambda: torch.empty(MORE))
 
 
+def a_model_too_large():
+    caught(lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4 << 20)))
+
+
 def autograd_function():
     class Wide(torch.autograd.Function):
         @staticmethod

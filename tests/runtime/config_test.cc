@@ -204,6 +204,13 @@ TEST(Config, UnknownNameSuggestsTheNearest) {
     EXPECT_NE(problem_of(typo, "1").find(std::string("did you mean ") + right + "?"), std::string::npos) << typo;
 }
 
+TEST(Config, UnknownNameThatIsLikeNoneSuggestsNone) {
+  for (const char* name : {"KOILA_BUDGET", "KOILA_QWERTY", "KOILA_"}) {
+    EXPECT_EQ(problem_of(name, "1").find("did you mean"), std::string::npos) << problem_of(name, "1");
+    EXPECT_NE(problem_of(name, "1").find("koila run --help"), std::string::npos) << name;
+  }
+}
+
 TEST(Config, CuptiIsAskedOnRequestOnly) {
   EXPECT_FALSE(parse({}).config.cupti);
   EXPECT_FALSE(parse({{"KOILA_CUPTI", "0"}}).config.cupti);

@@ -100,6 +100,21 @@ TEST(Compare, AsFiles) {
   EXPECT_NE(csv.find("\"cpu: peak\",bytes,100,50\n"), std::string::npos) << csv;
 }
 
+TEST(Compare, WhatARunHasNotIsNoZero) {
+  ReportData with = run_with(100, 1), without = run_with(100, 1);
+  with.devices[0].budget_bytes = kMiB;
+  without.devices[0].budget_bytes = 0;
+  with.events.region_totals = {};
+  with.events.region_totals.count = 1;
+  with.events.region_totals.seconds = 2;
+  without.events.region_totals = {};
+  const Comparison comparison = compare({{"a", without}, {"b", with}});
+  EXPECT_FALSE(row_of(comparison, "cpu: budget").values[0]);
+  EXPECT_EQ(row_of(comparison, "cpu: budget").values[1], static_cast<double>(kMiB));
+  EXPECT_FALSE(row_of(comparison, "seconds in micro-batches").values[0]);
+  EXPECT_EQ(row_of(comparison, "seconds in micro-batches").values[1], 2.0);
+}
+
 TEST(Compare, EmptyRuns) { EXPECT_FALSE(compare_text(compare({{"a", {}}, {"b", {}}}), true).empty()); }
 
 }  // namespace

@@ -44,6 +44,12 @@ def test_the_ways_to_give_a_batch(tmp_path: pathlib.Path) -> None:
         assert said in result.stderr and "ended with status 3" in result.stderr, result.stderr
 
 
+def test_the_last_lines_of_what_fails_are_lines(tmp_path: pathlib.Path) -> None:
+    program = fake_program(tmp_path, 'printf "first\\n  second\\n"; exit 3\n')
+    said = koila("probe", *RANGE, "--", program, "{}").stderr.splitlines()
+    assert said[-3].endswith("ended with status 3") and said[-2:] == ["koila:   first", "koila:     second"], said
+
+
 def test_wrong_use() -> None:
     for words, said in (
         (["--cpu-memory", "1MiB", "--", "true"], "how does the program take its batch?"),

@@ -47,6 +47,8 @@ def test_says_nothing_when_asked_to() -> None:
         (["--mode", "fast"], "--mode fast is not understood: want off, track, rescue or lazy"),
         (["--cpu-memory", "200"], "--cpu-memory 200 is not understood: want a size with its unit such as 512MiB, 4G or 1.5GiB (units: B, K, M, G, T, KiB"),
         (["--mdoe", "track"], "no option --mdoe; did you mean --mode?"),
+        (["--cpu-memory"], "--cpu-memory wants a value. See koila run --help"),
+        (["--qwertyuiop"], "no option --qwertyuiop. See koila run --help"),
         (["--library", "/nonexistent"], "libkoila.so was not found in /nonexistent"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -126,7 +128,25 @@ def test_help_and_version() -> None:
     assert version.returncode == 0 and str(LIBRARY) in version.stdout
     unknown = koila("rnu")
     assert unknown.returncode == 2 and "did you mean koila run?" in unknown.stderr
+    assert koila("qwertyuiop").stderr == "koila: error: no command qwertyuiop. See koila help\n"
+    assert "no option --halp" in koila("--halp").stderr
+    assert "koila report A.json B.json" in koila("compare", "a", "b").stderr
     for name in ("run", "doctor"):
         for words in ((name, "--help"), ("help", name)):
             shown = koila(*words)
             assert shown.returncode == 0 and f"Usage: koila {name}" in shown.stdout and "Examples:" in shown.stdout
+
+
+def test_a_script_in_the_place_of_python(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')\n")
+    missing = koila("run", "train.py", cwd=tmp_path)
+    assert missing.returncode == 127 and "koila run -- python train.py" in missing.stderr
+    not_executable = koila("run", "--quiet", "--", str(script))
+    assert not_executable.returncode == 126 and f"koila run -- python {script}" in not_executable.stderr
+    assert "python" not in koila("run", "nowhere.py", cwd=tmp_path).stderr
+
+
+def test_a_switch_says_that_it_is_one() -> None:
+    shown = " ".join(koila("run", "--help").stdout.split())
+    assert "--stacks, or --stacks=0; default: 0" in shown

@@ -82,6 +82,7 @@ def test_nothing_to_show(tmp_path: pathlib.Path) -> None:
     assert result.returncode == 1 and "no process runs under koila" in result.stderr
     assert koila("top", str(os.getpid()), TMPDIR=str(tmp_path)).returncode == 1
     assert koila("top", "--interval", "0").returncode == 2
+    assert koila("top", "--interval", "soon").stderr == "koila: error: --interval soon is not understood: want a number. See koila top --help\n"
 
 
 def steps_drawn(text: str) -> set[str]:

@@ -425,7 +425,13 @@ void check_raw_memory() {
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs) {
+  // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
+  const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+    const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };
+    return !op.refs.empty() && !op.in_place && std::any_of(op.outputs.begin(), op.outputs.end(), makes);
+  });
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
+  if (!computed) reason = "the step has computed nothing yet that could be split: what is there is the model, or the data.";
   bool first = true;
   const auto feasible = [&](const Plan& plan) {
     try {

@@ -106,6 +106,71 @@ TEST(Report, WhyNotMoreRows) {
   EXPECT_NE(report_text(run).find("128 rows ran out as well (forward), wanted 32.0 MiB"), std::string::npos) << report_text(run);
 }
 
+TEST(Report, ASizeOfAnotherBatchSaysOfWhich) {
+  ReportData run = data();
+  OomEvent evaluation = rescue(), halved = rescue();
+  evaluation.batch = halved.batch = 2048;
+  halved.op = "a micro-batch";
+  run.events.oom_events = {rescue(), evaluation, halved};
+  const std::string text = report_text(run);
+  EXPECT_NE(text.find("512 rows at once ran out"), std::string::npos) << text;
+  EXPECT_NE(text.find("2048 rows at once ran out"), std::string::npos) << text;
+  EXPECT_NE(text.find("128 of 2048 rows ran out as well"), std::string::npos) << text;
+}
+
+TEST(Report, WhatRunningOutCostIsSaidOnce) {
+  ReportData run = data();
+  run.devices.resize(1);
+  run.leaks.clear();
+  run.events.refusals = 0;
+  run.events.full_batch.clear();
+  run.events.oom_events = {rescue()};
+  run.events.rungs = {{KOILA_RUNG_SPLIT, {3, 0.02 * run.seconds}}};
+  const std::string text = report_text(run), words = "running out cost";
+  const std::size_t first = text.find(words);
+  ASSERT_NE(first, std::string::npos) << text;
+  EXPECT_EQ(text.find(words, first + 1), std::string::npos) << text;
+}
+
+TEST(Report, WhatADoHasSaidIsNotNext) {
+  ReportData run = data();
+  run.mode = KOILA_MODE_TRACK;
+  run.leaks.clear();
+  run.events.oom_events[1].reason = "KOILA_MODE=track only counts.";
+  EXPECT_NE(report_text(run).find("do: KOILA_MODE=rescue"), std::string::npos) << report_text(run);
+  EXPECT_EQ(report_text(run).find("next: KOILA_MODE=rescue"), std::string::npos) << report_text(run);
+}
+
+TEST(Report, TheTimelineReachesThePeak) {
+  DeviceFigures cpu;
+  cpu.device = KOILA_CPU;
+  cpu.peak_bytes = 100;
+  cpu.peak_by_category = {40, 60};
+  cpu.peak_seconds = 1.5;
+  show_peak(cpu);
+  EXPECT_TRUE(cpu.timeline.empty()) << "a device that is not followed over time";
+  cpu.timeline = {{1, 99, {99}}, {2, 10, {10}}};
+  show_peak(cpu);
+  ASSERT_EQ(cpu.timeline.size(), 3U);
+  EXPECT_EQ(cpu.timeline[1].seconds, 1.5);
+  EXPECT_EQ(cpu.timeline[1].live_bytes, 100);
+  EXPECT_EQ(cpu.timeline[1].by_category[1], 60);
+  show_peak(cpu);
+  EXPECT_EQ(cpu.timeline.size(), 3U) << "once";
+  cpu.timeline = {{1.5, 99, {99}}};
+  show_peak(cpu);
+  ASSERT_EQ(cpu.timeline.size(), 1U) << "no two entries of one moment";
+  EXPECT_EQ(cpu.timeline[0].live_bytes, 100);
+  cpu.timeline.assign(kMaxSamples, Sample{2, 10, {10}});
+  show_peak(cpu);
+  EXPECT_EQ(cpu.timeline.size(), kMaxSamples);
+  EXPECT_EQ(cpu.timeline[0].live_bytes, 100);
+  cpu.device = 0;
+  cpu.timeline = {{1, 99, {99}}};
+  show_peak(cpu);
+  EXPECT_EQ(cpu.timeline.size(), 1U) << "the peak of a CUDA device is not one of tensors";
+}
+
 TEST(Report, EveryFormHasOneFigureForAStep) {
   ReportData run = data();
   run.steps = {{50, 1, KOILA_CPU, 0, 1, 0, 0, 0}, {52, 5, KOILA_CPU, 0, 1, 0, 0, 0}};
@@ -184,7 +249,7 @@ TEST(Report, LongTextSaysWhoHoldsADevicesMemory) {
 TEST(Report, TextSaysWhoHoldsADevicesMemory) {
   EXPECT_EQ(report_text(on_cuda()),
             "koila: a program without PyTorch; pid 42\n"
-            "koila:   cuda:0: peak 9.0 MiB, 3.0 MiB live at the end\n"
+            "koila:   cuda:0: peak 9.0 MiB, 3.0 MiB live at the end, 90.0 MiB untracked\n"
             "koila:   cuda:0 by source: c10_cuda 1.0 MiB (peak 7.0 MiB), pool of program 1.0 MiB (peak 2.0 MiB), nccl 1.0 MiB\n"
             "koila:   cuda:1: peak 4.0 MiB of 4.0 MiB, 4.0 MiB live at the end, 2 allocations failed\n"
             "koila:   cuda:1 by source: program 4.0 MiB\n"
