@@ -51,12 +51,10 @@ struct Start {
 void* run(void* given) {
   const Start start = *static_cast<Start*>(given);
   delete static_cast<Start*>(given);
-  struct Told {
-    explicit Told(const koila_threads* threads) : threads(threads) { threads->begins(); }
-    ~Told() { threads->ends(); }
-    const koila_threads* threads;
-  } const told(start.told);
-  return start.function(start.argument);
+  start.told->begins();
+  void* result = start.function(start.argument);
+  start.told->ends();  // not where the thread is ended in the middle of something, such as a daemon of Python's at exit
+  return result;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/session.h"
@@ -27,10 +28,17 @@ bool is_owner() { return session().owner.load(std::memory_order_acquire) == std:
 
 void set_included(bool included) { c10::impl::tls_set_dispatch_key_included(kInterceptorKey, included); }
 
+// Whether backward could start from something that is on the tape.
+bool holds_a_graph(const Tape& tape) {
+  if (!tape.differentiable()) return false;
+  return std::any_of(tape.values().begin(), tape.values().end(), [](const TapeValue& value) { return !value.is_capture() && value.differentiable() && value.lock().defined(); });
+}
+
 // Nothing lives that another thread would have to know of.
 bool between_steps() {
   Session& s = session();
-  return s.engine_depth == 0 && !s.converting && s.outer_tapes.empty() && !s.tape.differentiable() && !deferred_registry().any() && s.live_regions().empty();
+  if (s.engine_depth > 0 || s.converting || operator_in_progress() || !s.outer_tapes.empty() || deferred_registry().any()) return false;
+  return s.live_regions().empty() && !holds_a_graph(s.tape);
 }
 
 void give_away(std::thread::id first_to_take = kNobody) {

@@ -12,7 +12,7 @@ from harness import ROOT, clean_environment, koila_environment
 PROGRAM = ROOT / "tests" / "e2e" / "thread_steps.py"
 
 # What makes it all run on one thread at a time: each step is rescued.
-ONE_AT_A_TIME = ["on_main", "on_a_thread", "made_there_too", "main_and_then_a_thread", "a_pool", "of_a_thread_of_a_thread", "beside_idle_threads", "read_by_main"]
+ONE_AT_A_TIME = ["on_main", "on_a_thread", "after_a_look", "made_there_too", "main_and_then_a_thread", "a_pool", "of_a_thread_of_a_thread", "beside_idle_threads", "read_by_main"]
 AS_ON_MAIN = [*ONE_AT_A_TIME[:-1], "main_evaluates", "forward_there_backward_here"]  # these give the same numbers
 SEVERAL = ["two_at_once", "main_evaluates", "forward_there_backward_here"]
 

@@ -57,6 +57,12 @@ def on_a_thread(work):
     joined(work.train)
 
 
+def after_a_look(work):
+    """The first thread has run the model with gradients, and dropped what came out."""
+    assert work.net(work.batches[0][0][:8]).shape == (8, 8)
+    joined(work.train)
+
+
 def made_there_too(work):
     """Nothing of torch but its import happens on the first thread."""
     joined(lambda: (work.__init__(1), work.train()))
