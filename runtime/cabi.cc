@@ -215,6 +215,12 @@ void note_torch_uses_cuda() {
   if (__atomic_load_n(&torch_uses_cuda, __ATOMIC_RELAXED) == 0) __atomic_store_n(&torch_uses_cuda, 1, __ATOMIC_RELEASE);
 }
 
+void process_ends() {
+  quietly([] {
+    if (Runtime::get() != nullptr) Runtime::get()->process_ends();
+  });
+}
+
 void runtime_attached(const char* torch_version) {
   quietly([&] { Runtime::get()->attached(text_of(torch_version)); });
 }

@@ -26,6 +26,9 @@ void capture_ends();
 // To be called when the adapter has attached: from here on there is a report to write at exit.
 void runtime_attached(const char* torch_version);
 
+// To be called where the process is about to end without its exit handlers. What they would do for koila is done, once.
+void process_ends();
+
 }  // namespace koila
 
 #endif  // KOILA_RUNTIME_CABI_H_

@@ -74,6 +74,7 @@ void Runtime::attached(const std::string& torch_version) {
 
 void Runtime::keep_books() {
   std::call_once(books_, [this] {
+    ends_with_report_ = true;
     std::atexit([] { get()->at_exit(); });
     pthread_atfork(
         [] {
@@ -182,6 +183,7 @@ void Runtime::start_anew_after_fork() {
   record_was_tried_.store(false);
   lists_written_.store(0);
   for (WrittenPeak& written : written_peak_) written.seconds.store(-1);
+  ended_ = false;
   clock_ = RunClock();
   timelines_ = new Timelines;
   steps_ = new StepSeries;
@@ -403,6 +405,7 @@ ReportData Runtime::report_data(RunEnd end, bool every_block) {
 }
 
 void Runtime::at_exit() {
+  if (ended_.exchange(true)) return;
   write_reports();
   RecordWriter* record = this->record();
   if (record == nullptr) return;

@@ -76,6 +76,11 @@ class Runtime {
     on_sample(device);
   }
 
+  // At an end without exit handlers: what they would do, once.
+  void process_ends() {
+    if (ends_with_report_) at_exit();
+  }
+
   // The live bytes of a device changed, and the account of its tensors with them; for its timeline. Two comparisons, where it is nothing to note.
   // (So reserve() is too early: what the memory is for is not known yet.) `device` must be one of is_device.
   void on_sample(int device) {
@@ -141,7 +146,7 @@ class Runtime {
 
   using Timelines = std::array<Timeline, kPlaces>;
 
-  void at_exit();
+  void at_exit();  // does nothing the second time
   void write_reports();
   ReportData identity() const;
   bool is_in_use(int device) const;
@@ -192,6 +197,7 @@ class Runtime {
   };
   WrittenPeak written_peak_[kPlaces];
   bool attached_ = false;
+  std::atomic<bool> ends_with_report_{false}, ended_{false};
   std::once_flag books_;
   std::once_flag feed_ends_;
   bool is_worker_ = false;  // that Python's multiprocessing started afresh

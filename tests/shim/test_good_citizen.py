@@ -51,6 +51,7 @@ def test_exports_the_hooks_and_the_c_abi_only() -> None:
     exported = {line.split()[0] for line in names if not line.startswith("cuda")}  # those: tests/cuda/test_header.py
     hooks = {
         "initModule",
+        "kill",  # see shim/interrupt.cc
         "pthread_create",  # threads of the program, see shim/threads.cc
         "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",
         "_ZN5torch8autograd6Engine14queue_callbackESt8functionIFvvEE",
