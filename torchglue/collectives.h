@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/function_schema.h>
 #include <ATen/core/stack.h>
 
 namespace koila {
@@ -13,16 +12,7 @@ namespace koila {
 // a thread of its own until the program waits for it. Few of these operators declare what they write to, and none of them counts a version up. What they wrote to
 // is an ordinary tensor from then on, and what they return is another input of the step: a stage ends there, and nothing else does.
 
-// Whether the operator is one, going by its namespace.
-bool is_collective(const c10::FunctionSchema& schema);
-
 // Runs one. Throws what it throws.
 void run_collective(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
-
-// Whether the operator's node may save operands, or the result, for backward, as themselves: what is written there unseen changes the gradients. True where that is not known.
-bool may_save_operands(const c10::FunctionSchema& schema);
-bool may_save_result(const c10::FunctionSchema& schema);
-// Whether it may save anything at all: then its node does not run a second time once that has been let go. False only where it is known to save nothing, whatever its arguments.
-bool may_save_anything(const c10::FunctionSchema& schema);
 
 }  // namespace koila

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 
+#include "torchglue/base/followed.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/collectives.h"
-#include "torchglue/followed.h"
 #include "torchglue/kept_arguments.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/user_rules.h"
@@ -15,14 +18,11 @@
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/eager.h"
-#include "torchglue/rescue/events.h"
 #include "torchglue/rescue/guess.h"
-#include "torchglue/rescue/named_seeds.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/session.h"
-#include "torchglue/stages/running_statistics.h"
+#include "torchglue/rescue/named_in_call.h"
 #include "torchglue/stages/staged.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/statistics/running_arguments.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

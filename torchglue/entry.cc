@@ -5,17 +5,18 @@
 #include <pthread.h>
 
 #include "runtime/abi.h"
-#include "torchglue/placement/user_rules.h"
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/oom/oom_watch.h"
+#include "torchglue/placement/user_rules.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/reducer.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/rescue/engine_callbacks.h"
-#include "torchglue/rescue/oom_watch.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
+#include "torchglue/step/step_owner.h"
 
 namespace koila {
 
@@ -171,7 +172,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   runtime->set_rules(&add_user_rule);
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
-  s.size_file.load();
+  s.size_file.load(s.signatures);
   join_threads_of_program();
   static constexpr koila_threads kThreads = {&before_thread, &thread_begins, &thread_ends};
   runtime->set_threads(&kThreads);

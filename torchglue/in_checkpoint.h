@@ -3,10 +3,10 @@
 
 #include <utility>
 
+#include "torchglue/base/saved_hooks.h"
+#include "torchglue/base/tls.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/saved_hooks.h"
-#include "torchglue/session.h"
-#include "torchglue/tls.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

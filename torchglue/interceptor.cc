@@ -3,20 +3,21 @@
 
 #include <optional>
 
+#include "torchglue/base/followed.h"
+#include "torchglue/base/seen_in_step.h"
+#include "torchglue/base/tls.h"
 #include "torchglue/dispatch.h"
-#include "torchglue/facts/facts.h"
 #include "torchglue/in_checkpoint.h"
-#include "torchglue/followed.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/oom/oom_watch.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
-#include "torchglue/rescue/oom_watch.h"
-#include "torchglue/session.h"
-#include "torchglue/stages/running_statistics.h"
-#include "torchglue/tls.h"
+#include "torchglue/statistics/running_arguments.h"
+#include "torchglue/step/session.h"
+#include "torchglue/step/step_owner.h"
 
 namespace koila {
 

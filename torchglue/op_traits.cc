@@ -7,11 +7,11 @@
 #include <memory>
 #include <utility>
 
-#include "torchglue/collectives.h"
+#include "torchglue/base/process.h"
+#include "torchglue/operators/collective.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/schema_types.h"
 #include "torchglue/placement/user_rules.h"
-#include "torchglue/session.h"
 
 namespace koila {
 
@@ -36,7 +36,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   OpTraits traits;
   traits.name = hash_of_name(c10::toString(schema.operator_name()));
-  if (session().runtime != nullptr) traits.number = session().runtime->op_number(schema.name().c_str());
+  if (process().runtime != nullptr) traits.number = process().runtime->op_number(schema.name().c_str());
   traits.rule = find_rule(schema);
   for (const c10::Argument& argument : schema.arguments()) {
     traits.kinds.push_back(!is_tensor_type(*argument.type()) ? ArgumentKind::kOther

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "torchglue/python_function.h"
-#include "torchglue/rescue/offload.h"
+#include "torchglue/base/python_function.h"
+#include "torchglue/step/offload.h"
 
 namespace koila {
 

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <utility>
 
-#include "torchglue/saved_hooks.h"
-#include "torchglue/tls.h"
+#include "torchglue/base/saved_hooks.h"
+#include "torchglue/base/tls.h"
 
 namespace koila {
 

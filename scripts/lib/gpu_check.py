@@ -302,7 +302,7 @@ class Check:
         if not found["works"]:
             raise Failed("the device does not work on after an out-of-memory", figures)
         if "CUDA out of memory. Tried to allocate" not in figures["device"] or "CUDA error: out of memory" not in figures["pinned"]:
-            raise Failed("PyTorch says it in other words than torchglue/rescue/oom.cc has", figures)
+            raise Failed("PyTorch says it in other words than torchglue/oom/oom.cc has", figures)
         return figures
 
     def run(self):

@@ -1,4 +1,4 @@
-"""A training loop on any thread is followed and rescued as on the thread that imported torch, see Note [Whose steps are followed] in torchglue/step_owner.h."""
+"""A training loop on any thread is followed and rescued as on the thread that imported torch, see Note [Whose steps are followed] in torchglue/step/step_owner.h."""
 
 import json
 import subprocess

@@ -115,7 +115,7 @@ MUTANTS = [
            "",
            "A tensor into whose view something differentiable is written does not get differentiable."),
     # ---- stages, running statistics ----------------------------------------------------------------------------------------------
-    Mutant("moments_not_combined", "torchglue/stages/moments.cc",
+    Mutant("moments_not_combined", "torchglue/statistics/moments.cc",
            "delta.square() * (static_cast<double>(count_) * static_cast<double>(n) / total)",
            "delta.square() * (static_cast<double>(n) / total)",
            "The variance of two parts is combined with the wrong weight."),
@@ -123,7 +123,7 @@ MUTANTS = [
            "{running_var, found.var * unbiased(found.count)}",
            "{running_var, found.var}",
            "A batch norm's running variance is the biased one."),
-    Mutant("half_of_the_statistics", "torchglue/stages/running_statistics.cc",
+    Mutant("half_of_the_statistics", "torchglue/statistics/running_arguments.cc",
            'return argument == "running_mean" || argument == "running_var";',
            'return argument == "running_mean";',
            "A batch norm that is made again moves its running variance once more."),

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "torchglue/stages/moments.h"
+#include "torchglue/statistics/moments.h"
 
 namespace koila {
 namespace {

@@ -19,10 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "torchglue/followed.h"
+#include "torchglue/base/followed.h"
+#include "torchglue/oom/oom_watch.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/rescue/oom_watch.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
+#include "torchglue/step/step_owner.h"
 
 namespace koila {
 

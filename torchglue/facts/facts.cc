@@ -3,11 +3,11 @@
 #include <deque>
 #include <string>
 
+#include "torchglue/facts/step_accounts.h"
 #include "torchglue/facts/unused_graphs.h"
 #include "torchglue/leaks/holders.h"
-#include "torchglue/memory/step_accounts.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

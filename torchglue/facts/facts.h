@@ -6,25 +6,14 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/ArrayRef.h>
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
+#include "torchglue/base/seen_in_step.h"
 #include "torchglue/leaks/graph_watch.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
-
-// What an operator shows of the step it is in; from any thread.
-struct SeenInStep {
-  std::atomic<bool> autocast{false};
-  std::atomic<bool> checkpoint{false};
-
-  static void note(std::atomic<bool>& seen) {
-    if (!seen.load(std::memory_order_relaxed)) seen.store(true, std::memory_order_relaxed);
-  }
-};
-inline SeenInStep seen_in_step;
 
 // On the thread that owns the session.
 class Facts {

@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "runtime/leaks.h"
+#include "torchglue/base/process.h"
 #include "torchglue/leaks/holders.h"
-#include "torchglue/session.h"
 
 namespace koila {
 
@@ -39,7 +39,7 @@ void GraphWatch::after_step(bool may_search) {
   next_look_ = steps_ + std::max(kLookEvery, steps_ / kRarer);
   const std::optional<int64_t> heap = heap_in_use();
   if (!heap) return;
-  looks_.emplace_back(steps_, *heap - session().runtime->live_bytes(KOILA_CPU));
+  looks_.emplace_back(steps_, *heap - process().runtime->live_bytes(KOILA_CPU));
   if (looks_.size() > kLeakLooks) looks_.erase(looks_.begin());
   if (first_.first == 0) first_ = looks_.front();
   if (!may_search || steps_ < next_search_) return;
@@ -53,7 +53,7 @@ void GraphWatch::search(int64_t per_step, int64_t grown) {
   if (keeper.nodes < kNodesAtLeast) return;
   const bool plausible = grown <= keeper.nodes * kBytesOfANode;
   const koila_leak leak{KOILA_CPU, KOILA_OTHER, "", "", keeper.holder.c_str(), plausible ? grown : 0, plausible ? per_step : 0, first_.first, keeper.nodes};
-  session().runtime->on_leak(&leak);
+  process().runtime->on_leak(&leak);
 }
 
 }  // namespace koila

@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "holders_py.h"
-#include "torchglue/graph_walk.h"
-#include "torchglue/python_function.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/python_function.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/tape/tape.h"
-#include "torchglue/tensor_memory.h"
 
 namespace koila {
 

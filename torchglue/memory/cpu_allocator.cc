@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "runtime/fork_lock.h"
-#include "torchglue/memory/allocation_failure.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/memory/outside.h"
-#include "torchglue/session.h"
+#include "torchglue/oom/allocation_failure.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <string>
 
-#include "torchglue/memory/allocation_failure.h"
+#include "torchglue/base/process.h"
 #include "torchglue/memory/origin.h"
-#include "torchglue/session.h"
+#include "torchglue/oom/allocation_failure.h"
 
 namespace koila {
 
@@ -42,8 +42,8 @@ CUDAAllocator* find_allocator() {
 void on_trace(const TraceEntry& entry) {
   const auto bytes = static_cast<int64_t>(entry.size_);
   const auto address = static_cast<uintptr_t>(entry.addr_);
-  if (entry.action_ == TraceEntry::ALLOC) session().runtime->on_tensor(entry.device_, address, bytes, origin_now(/*with_place=*/false));
-  if (entry.action_ == TraceEntry::FREE_COMPLETED) session().runtime->on_tensor_gone(entry.device_, address, bytes);
+  if (entry.action_ == TraceEntry::ALLOC) process().runtime->on_tensor(entry.device_, address, bytes, origin_now(/*with_place=*/false));
+  if (entry.action_ == TraceEntry::FREE_COMPLETED) process().runtime->on_tensor_gone(entry.device_, address, bytes);
 }
 
 void note_fragmentation(int64_t device, int64_t requested);
@@ -51,7 +51,7 @@ void note_fragmentation(int64_t device, int64_t requested);
 // Called without the lock, when all retries have failed.
 void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t /*free*/) {
   note_fragmentation(device, static_cast<int64_t>(requested));
-  note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), session().runtime->live_bytes(static_cast<int>(device))});
+  note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), process().runtime->live_bytes(static_cast<int>(device))});
 }
 
 // Tensors that were there before anybody looked.
@@ -59,14 +59,14 @@ void count_what_is_there(CUDAAllocator& allocator) {
   for (const auto& segment : allocator.snapshot({0, 0}, /*include_traces=*/false).segments) {
     uintptr_t address = segment.address;
     for (const auto& block : segment.blocks) {
-      if (block.active) session().runtime->on_tensor(segment.device, address, static_cast<int64_t>(block.requested_size), {KOILA_SETUP, 0, 0});
+      if (block.active) process().runtime->on_tensor(segment.device, address, static_cast<int64_t>(block.requested_size), {KOILA_SETUP, 0, 0});
       address += block.size;
     }
   }
 }
 
 void attach_to(CUDAAllocator& allocator) {
-  const koila_runtime& runtime = *session().runtime;
+  const koila_runtime& runtime = *process().runtime;
   try {
     allocator.attachOutOfMemoryObserver(on_out_of_memory);
     // Between this and the tracker an allocation on another thread may be missed; the program has just begun.
@@ -82,7 +82,7 @@ std::atomic<CUDAAllocator*> attached{nullptr};
 // Whole blocks that nobody used are gone by then: what is cached still lies between others.
 void note_fragmentation(int64_t device, int64_t requested) {
   const auto room = cuda_room(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
-  if (room && room->cached >= requested) session().runtime->on_fact(KOILA_FACT_FRAGMENTED_BYTES, room->cached);
+  if (room && room->cached >= requested) process().runtime->on_fact(KOILA_FACT_FRAGMENTED_BYTES, room->cached);
 }
 
 // Going by the variables, of which the first is the older name.
@@ -101,9 +101,9 @@ void attach_cuda_allocator() {
   if (attached.load(std::memory_order_acquire) != nullptr || busy.exchange(true)) return;
   if (CUDAAllocator* allocator = find_allocator(); allocator != nullptr && allocator->initialized()) {
     attach_to(*allocator);
-    if (expandable_segments()) session().runtime->on_fact(KOILA_FACT_EXPANDABLE_SEGMENTS, 1);
+    if (expandable_segments()) process().runtime->on_fact(KOILA_FACT_EXPANDABLE_SEGMENTS, 1);
     attached.store(allocator, std::memory_order_release);
-    session().cuda_waits = false;
+    process().cuda_waits = false;
   }
   busy.store(false);
 }

@@ -14,9 +14,9 @@
 #include <typeinfo>
 #include <utility>
 
-#include "torchglue/memory/source_line.h"
+#include "torchglue/base/process.h"
+#include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/session.h"
 
 namespace koila {
 
@@ -52,7 +52,7 @@ uint16_t number_of(const std::type_info& node) {
   if (found != numbers->end()) return found->second;
   const std::string name = c10::demangle(node.name());
   const size_t last = name.rfind("::");
-  return (*numbers)[&node] = session().runtime->op_number(name.c_str() + (last == std::string::npos ? 0 : last + 2));
+  return (*numbers)[&node] = process().runtime->op_number(name.c_str() + (last == std::string::npos ? 0 : last + 2));
 }
 
 uint16_t op_now(koila_when when) {
@@ -84,7 +84,7 @@ koila_origin origin_now(bool with_place) {
   origin.when = static_cast<uint8_t>(when);
   origin.op = op_now(when);
   // An operator's line is known, and an operator that a region runs again is not at the line that the thread is at.
-  origin.place = with_place && this_thread.place == 0 && session().runtime->settings->stacks != 0 ? source_line_now() : this_thread.place;
+  origin.place = with_place && this_thread.place == 0 && process().runtime->settings->stacks != 0 ? source_line_now() : this_thread.place;
   return origin;
 }
 
@@ -92,7 +92,7 @@ uint32_t place_in_progress() { return this_thread.place; }
 
 OpInProgress::OpInProgress(const c10::OperatorHandle& op)
     : before_(std::exchange(this_thread.op, &op)), place_before_(this_thread.place) {
-  if (session().runtime->settings->stacks != 0) this_thread.place = this_thread.recorded_place != 0 ? this_thread.recorded_place : source_line_now();
+  if (process().runtime->settings->stacks != 0) this_thread.place = this_thread.recorded_place != 0 ? this_thread.recorded_place : source_line_now();
 }
 
 OpInProgress::OpInProgress(const c10::OperatorHandle& op, uint32_t place)

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "runtime/fork_lock.h"
+#include "torchglue/base/process.h"
 #include "torchglue/memory/spill.h"
-#include "torchglue/session.h"
 
 namespace koila {
 
@@ -72,7 +72,7 @@ c10::StreamId current_stream(c10::Device device) { return device.is_cpu() ? 0 : 
 
 void give_back(void* context) {
   auto* block = static_cast<Block*>(context);
-  session().runtime->on_outside(device_number(block->device), -static_cast<int64_t>(block->asked));
+  process().runtime->on_outside(device_number(block->device), -static_cast<int64_t>(block->asked));
   const std::lock_guard lock(mutex);
   Pool& all = pool();
   all.in_use -= block->bytes;
@@ -130,7 +130,7 @@ c10::DataPtr allocate_outside(size_t bytes, c10::Device device) {
   if (bytes == 0) return {nullptr, device};
   TORCH_CHECK_WITH(OutOfMemoryError, device.is_cpu() || device.is_cuda(), "koila: nothing can be kept outside the memory of ", device, ".");
   auto* block = new Block(find_block(bytes, device));
-  session().runtime->on_outside(device_number(device), static_cast<int64_t>(bytes));
+  process().runtime->on_outside(device_number(device), static_cast<int64_t>(bytes));
   return {block->data, block, &give_back, device};
 }
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "torchglue/session.h"
+#include "torchglue/base/process.h"
 
 namespace koila {
 
@@ -29,7 +29,7 @@ void unmap(void* context) {
 }
 
 [[noreturn]] void fail(const char* what, const std::string& folder, size_t bytes, int error) {
-  session().runtime->on_note(("KOILA_SPILL_DIR=" + folder + ": " + std::strerror(error) + ". What was to be kept there had to fit into the budget.").c_str());
+  process().runtime->on_note(("KOILA_SPILL_DIR=" + folder + ": " + std::strerror(error) + ". What was to be kept there had to fit into the budget.").c_str());
   TORCH_CHECK_WITH(OutOfMemoryError, false, "koila: ", what, " ", bytes, " bytes in KOILA_SPILL_DIR ", folder, ": ", std::strerror(error));
 }
 
@@ -37,7 +37,7 @@ void unmap(void* context) {
 
 at::DataPtr spill_allocate(size_t bytes) {
   if (bytes == 0) return {nullptr, at::Device(at::kCPU)};
-  const std::string folder = session().runtime->settings->spill_dir;
+  const std::string folder = process().runtime->settings->spill_dir;
   int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file < 0) {  // a file system without O_TMPFILE
     std::string name = folder + "/koila-spill-XXXXXX";

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "torchglue/tls.h"
+#include "torchglue/base/tls.h"
 
 namespace koila {
 

@@ -11,7 +11,7 @@
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/placement/user_rules.h"
-#include "torchglue/stages/running_statistics.h"
+#include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/proof/watches.h"
-#include "torchglue/session.h"
-#include "torchglue/tls.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

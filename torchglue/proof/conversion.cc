@@ -8,14 +8,14 @@
 #include <cstring>
 #include <map>
 
-#include "torchglue/graph_walk.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/key.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

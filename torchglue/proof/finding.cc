@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <sstream>
 
-#include "torchglue/memory/source_line.h"
+#include "torchglue/base/source_line.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

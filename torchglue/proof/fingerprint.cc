@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "torchglue/tensor_memory.h"
-#include "torchglue/tls.h"
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/base/tls.h"
 
 namespace koila {
 

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <functional>
 
+#include "torchglue/base/tls.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/key.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/session.h"
-#include "torchglue/tls.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -11,15 +11,15 @@
 #include <optional>
 #include <string>
 
+#include "torchglue/base/tls.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/proof/fingerprint.h"
 #include "torchglue/proof/key.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/region.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/session.h"
-#include "torchglue/stages/operators.h"
-#include "torchglue/tls.h"
+#include "torchglue/statistics/operators.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -7,11 +7,11 @@
 #include <cmath>
 #include <functional>
 
+#include "torchglue/base/tls.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/proof/fingerprint.h"
 #include "torchglue/proof/key.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/session.h"
-#include "torchglue/tls.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/proof/proof.h"
-#include "torchglue/tensor_memory.h"
 
 namespace koila {
 

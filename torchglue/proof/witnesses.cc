@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "torchglue/proof/watches.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <utility>
 
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -18,8 +20,7 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

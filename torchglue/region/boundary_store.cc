@@ -6,13 +6,13 @@
 #include <iterator>
 #include <mutex>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/outside.h"
 #include "torchglue/memory/spill.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/region/region.h"
-#include "torchglue/rescue/ladder.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/ladder.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

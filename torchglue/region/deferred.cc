@@ -5,10 +5,10 @@
 #include <mutex>
 #include <string_view>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/compat/storage.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/raw_memory.h"
-#include "torchglue/tensor_memory.h"
 
 namespace koila {
 

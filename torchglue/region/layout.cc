@@ -11,8 +11,8 @@
 #include <set>
 #include <string>
 
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/tls.h"
+#include "torchglue/base/tls.h"
+#include "torchglue/oom/python_error.h"
 
 namespace koila {
 

@@ -15,7 +15,7 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

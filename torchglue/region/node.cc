@@ -12,17 +12,17 @@
 #include <chrono>
 #include <utility>
 
-#include "torchglue/collectives.h"
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/real_values.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

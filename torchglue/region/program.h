@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/placement/placement.h"
-#include "torchglue/tls.h"
 
 namespace koila {
 

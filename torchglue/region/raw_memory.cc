@@ -5,12 +5,12 @@
 #include <cstring>
 #include <thread>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom_watch.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/oom_watch.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -2,11 +2,11 @@
 
 #include <c10/core/AutogradState.h>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -10,12 +10,16 @@
 #include <mutex>
 
 #include "runtime/fork_lock.h"
-#include "torchglue/collectives.h"
-#include "torchglue/followed.h"
-#include "torchglue/graph_walk.h"
+#include "torchglue/base/followed.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/source_line.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
-#include "torchglue/memory/source_line.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/key.h"
 #include "torchglue/proof/proof.h"
@@ -26,12 +30,8 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/rescue/written_since.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/step/session.h"
+#include "torchglue/tape/written_since.h"
 
 namespace koila {
 

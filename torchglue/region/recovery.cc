@@ -8,12 +8,12 @@
 #include <cmath>
 #include <string>
 
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/region/boundary_store.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/ladder.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/session.h"
+#include "torchglue/step/ladder.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

@@ -5,7 +5,8 @@
 #include <optional>
 
 #include "torchglue/region/pass_edges.h"
-#include "torchglue/session.h"
+#include "torchglue/region/region.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

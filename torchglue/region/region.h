@@ -1,8 +1,10 @@
 // A region: the part of a step that runs in micro-batches.
 //
-// Its files, in the order of a step's life: record.cc (operators join), paths.cc (what a pass has to run), run.cc (one micro-batch),
-// micro_batch_loop.cc and recovery.cc (the loop, and what it does when memory runs out), materialise.cc (values are put together), backward.cc
-// (gradients), node.cc (the node that the engine sees). proof/ looks at what came out.
+// Its files, in the order of a step's life: join.cc (an operator joins, running), record.cc (one that has run joins; values and their deferred
+// tensors), instruction.cc (what is noted of it, and what it reads), paths.cc (what a pass has to run), run.cc (one micro-batch), rows_outside.cc (its
+// rows of what lies outside), micro_batch_loop.cc and recovery.cc (the loop, and what it does when memory runs out), materialise.cc (values are put
+// together), backward.cc (gradients), node.cc (the node that the engine sees), writes.cc (somebody writes to what it has read or made), departures.cc
+// (values leave, or die), again.cc (the same operators once more). proof/ looks at what came out.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
 // the owner waits in backward; never both at once.
@@ -24,13 +26,13 @@
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/compat/node.h"
 #include "torchglue/memory/side_stream.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/region/program.h"
-#include "torchglue/stages/moments.h"
-#include "torchglue/tls.h"
+#include "torchglue/statistics/moments.h"
 
 namespace koila {
 
@@ -71,7 +73,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // The node that the value's deferred tensor hangs on; null when no gradient passes through it.
   const torch::autograd::Node* node_of(ValueId id) const { return values_[id].requires_grad ? node_ : nullptr; }
 
-  // --- record.cc ---
+  // --- join.cc and record.cc ---
   // One operator call as its rule answered it.
   struct Call {
     const c10::OperatorHandle& op;
@@ -217,7 +219,10 @@ class Region : public std::enable_shared_from_this<Region> {
   friend class GradientSink;
   friend class Proof;
 
-  // record.cc
+  // join.cc
+  class Joining;
+
+  // instruction.cc and record.cc
   Instruction instruction_for(const Call& call);
   uint32_t line_to_tell_of(const c10::OperatorHandle& op) const;
   uint32_t capture(const at::Tensor& tensor);
@@ -361,7 +366,7 @@ class Region : public std::enable_shared_from_this<Region> {
   SideStream side_;
   Frame first_;                        // micro-batch 0, alongside the program
   torch::autograd::Node* node_ = nullptr;  // owned by the deferred tensors' gradient edges
-  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead_;  // deferred tensors that died on other threads; under a lock of record.cc
+  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead_;  // deferred tensors that died on other threads; under a lock of departures.cc
 };
 
 }  // namespace koila

@@ -11,9 +11,13 @@
 #include <set>
 #include <string>
 
-#include "torchglue/collectives.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -25,13 +29,9 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/recovery.h"
 #include "torchglue/region/region.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/ladder.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/session.h"
+#include "torchglue/step/ladder.h"
+#include "torchglue/step/session.h"
 #include "torchglue/tape/tape.h"
-#include "torchglue/tensor_memory.h"
 
 namespace koila {
 

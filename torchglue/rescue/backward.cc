@@ -10,8 +10,12 @@
 #include <exception>
 #include <optional>
 
-#include "torchglue/graph_walk.h"
-#include "torchglue/memory/step_accounts.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/facts/step_accounts.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/oom_watch.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
@@ -20,14 +24,11 @@
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/engine_callbacks.h"
-#include "torchglue/rescue/events.h"
 #include "torchglue/rescue/interrupted.h"
-#include "torchglue/rescue/ladder.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/oom_watch.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/rescue/sizing.h"
-#include "torchglue/session.h"
+#include "torchglue/sizing/sizing.h"
+#include "torchglue/step/ladder.h"
+#include "torchglue/step/session.h"
+#include "torchglue/step/step_owner.h"
 
 namespace koila {
 
@@ -130,7 +131,7 @@ void end_step() {
   if (s.live_regions().empty() || std::uncaught_exceptions() > 0) raw_memory().clear();
   s.sizes.end();
   s.offload.end();
-  s.size_file.step_over();
+  s.size_file.step_over(s.signatures);
   s.had_backward = true;
   s.updated.clear();
   s.tape.forget_functions();

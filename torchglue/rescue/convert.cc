@@ -9,7 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "torchglue/graph_walk.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -19,12 +20,11 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/eager.h"
-#include "torchglue/rescue/offload.h"
-#include "torchglue/rescue/sizing.h"
-#include "torchglue/rescue/written_since.h"
-#include "torchglue/session.h"
-#include "torchglue/stages/running_statistics.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/sizing/sizing.h"
+#include "torchglue/statistics/running_arguments.h"
+#include "torchglue/step/offload.h"
+#include "torchglue/step/session.h"
+#include "torchglue/tape/written_since.h"
 
 namespace koila {
 

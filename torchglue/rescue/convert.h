@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "torchglue/plan/seeds.h"
-#include "torchglue/plan/signatures.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
+#include "torchglue/sizing/signatures.h"
 
 namespace koila {
 

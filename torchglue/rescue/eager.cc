@@ -11,6 +11,9 @@
 #include "torchglue/in_checkpoint.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
+#include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/pack_once.h"
 #include "torchglue/region/boundary_store.h"
@@ -18,14 +21,11 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/convert.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/ladder.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/rescue/python_error.h"
-#include "torchglue/rescue/sizing.h"
-#include "torchglue/rescue/written_since.h"
-#include "torchglue/session.h"
+#include "torchglue/sizing/sizing.h"
 #include "torchglue/stages/running_statistics.h"
+#include "torchglue/step/ladder.h"
+#include "torchglue/step/session.h"
+#include "torchglue/tape/written_since.h"
 
 namespace koila {
 

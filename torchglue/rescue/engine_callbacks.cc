@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "torchglue/compat/node.h"
-#include "torchglue/session.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

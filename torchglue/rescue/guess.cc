@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/rescue/sizing.h"
-#include "torchglue/session.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/sizing/sizing.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

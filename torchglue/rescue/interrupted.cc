@@ -5,7 +5,8 @@
 
 #include <algorithm>
 
-#include "torchglue/graph_walk.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
 

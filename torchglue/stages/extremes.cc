@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/placement/operands.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/tls.h"
 
 namespace koila {
 

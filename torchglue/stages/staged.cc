@@ -9,19 +9,19 @@
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/source_line.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/memory/source_line.h"
 #include "torchglue/placement/operands.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/proof/statistics.h"
 #include "torchglue/region/deferred.h"
-#include "torchglue/rescue/events.h"
-#include "torchglue/rescue/oom.h"
-#include "torchglue/session.h"
 #include "torchglue/stages/extremes.h"
-#include "torchglue/stages/moments.h"
-#include "torchglue/stages/operators.h"
 #include "torchglue/stages/running_statistics.h"
+#include "torchglue/statistics/moments.h"
+#include "torchglue/statistics/operators.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 

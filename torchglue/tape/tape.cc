@@ -10,13 +10,13 @@
 #include <string_view>
 #include <typeinfo>
 
-#include "torchglue/collectives.h"
+#include "torchglue/base/followed.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/facts/facts.h"
-#include "torchglue/followed.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/stages/running_statistics.h"
-#include "torchglue/tensor_memory.h"
+#include "torchglue/operators/saved.h"
+#include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
 

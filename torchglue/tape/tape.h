@@ -16,8 +16,8 @@
 #include <set>
 #include <vector>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/tape/hold.h"
-#include "torchglue/tls.h"
 
 namespace torch::autograd {
 struct Node;

@@ -1,0 +1,14 @@
+// What the autograd node of an operator may save for backward.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+
+namespace koila {
+
+// Whether the operator's node may save operands, or the result, for backward, as themselves: what is written there unseen changes the gradients. True where that is not known.
+bool may_save_operands(const c10::FunctionSchema& schema);
+bool may_save_result(const c10::FunctionSchema& schema);
+// Whether it may save anything at all: then its node does not run a second time once that has been let go. False only where it is known to save nothing, whatever its arguments.
+bool may_save_anything(const c10::FunctionSchema& schema);
+
+}  // namespace koila
