@@ -1,0 +1,107 @@
+// Values leave a region: to the program, as ordinary tensors, to another tensor, or with the last that stood for them.
+#include <c10/core/AutogradState.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runtime/fork_lock.h"
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/events.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/region.h"
+#include "torchglue/step/session.h"
+
+namespace koila {
+
+namespace {
+
+ForkLock of_dead;  // of every region's list of tensors that died on other threads
+
+}  // namespace
+
+void Region::consume(ValueId value) { values_[value].consumed = true; }
+
+void Region::hand_over(ValueId id, const at::Tensor& tensor, bool whole) {
+  materialise({id});
+  if (tensor.requires_grad()) consume(id);
+  deferred_registry().remove(tensor.unsafeGetTensorImpl());
+  if (values_[id].placement.is_shard() && !whole) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
+}
+
+void Region::hand_out_group(ValueId id) {
+  const uint32_t group = values_[id].group;
+  for (ValueId other = 0; other < values_.size(); ++other) {
+    Value& value = values_[other];
+    if (value.group != group || value.impl == nullptr) continue;
+    if (other != id && value.requires_grad && c10::AutogradState::get_tls_state().get_grad_mode()) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false,
+                       kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
+    }
+    deferred_registry().remove(value.impl);
+    value.consumed = value.requires_grad;
+    value.impl = nullptr;
+  }
+}
+
+void Region::hand_out_exchanged(ValueId id) {
+  Value& value = values_[id];
+  if (value.impl == nullptr) return;
+  deferred_registry().remove(value.impl);
+  value.consumed = value.requires_grad;
+  value.impl = nullptr;
+}
+
+void Region::give_up(const c10::StorageImpl* storage) {
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const Group& group = groups_[values_[id].group];
+    if (values_[id].impl != nullptr && group.materialised && group.filled == storage) hand_out_group(id);
+  }
+}
+
+void Region::forget(ValueId id) noexcept {
+  Value& value = values_[id];
+  if (value.impl != nullptr) deferred_registry().remove(value.impl);
+  value.impl = nullptr;
+  Group& group = groups_[value.group];
+  if (group.base == id && group.storage) {
+    deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+    group.storage = {};
+  }
+}
+
+void Region::rebind(ValueId id, const at::Tensor& tensor) {
+  if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);
+  values_[id].impl = nullptr;
+  install(id, tensor);
+}
+
+void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
+  if (id >= values_.size()) return;
+  Value& value = values_[id];
+  if (value.impl != impl) return;  // another tensor stands for it by now
+  value.impl = nullptr;
+  if (!value.consumed && id < first_.values.size()) first_.values[id].reset();
+}
+
+void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
+  deferred_registry().remove(impl);
+  if (session().owned_by_this_thread()) {
+    bury(id, impl);
+  } else {
+    const std::lock_guard lock(of_dead);
+    dead_.emplace_back(id, impl);
+  }
+}
+
+void Region::bury_dead() {
+  std::vector<std::pair<ValueId, const c10::TensorImpl*>> dead;
+  {
+    const std::lock_guard lock(of_dead);
+    dead.swap(dead_);
+  }
+  for (const auto& [id, impl] : dead) bury(id, impl);
+}
+
+}  // namespace koila

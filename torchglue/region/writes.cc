@@ -1,0 +1,99 @@
+// Somebody is about to write to what a region has read, or has made.
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/base/tls.h"
+#include "torchglue/operators/saved.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/region/region.h"
+
+namespace koila {
+
+bool Region::captures_storage(const c10::StorageImpl* storage) const {
+  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
+}
+
+bool Region::concerns_storage(const c10::StorageImpl* storage) const {
+  return captures_storage(storage) || std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
+           const Group& group = groups_[value.group];
+           return group.materialised && (group.filled == storage || (value.impl != nullptr && value.impl->unsafe_storage().unsafeGetStorageImpl() == storage));
+         });
+}
+
+bool Region::is_behind(const at::Tensor& tensor) const {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  const c10::TensorImpl* own = tensor.unsafeGetTensorImpl();
+  const c10::TensorImpl* base = tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : nullptr;
+  bool shares = false;
+  for (const Value& value : values_) {
+    const Group& group = groups_[value.group];
+    if (value.impl == nullptr || !group.materialised || group.filled != storage) continue;
+    if (value.impl == own || value.impl == base) return false;
+    shares = true;
+  }
+  return shares;
+}
+
+void Region::moved(const void* from, const void* to) {
+  for (Capture& c : captures_) {
+    if (c.data == from && from != nullptr) c.data = to;
+  }
+}
+
+// Note [Writes to captures]
+// A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
+// be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
+// micro-batches read a copy: see Note [Captures that change].
+void Region::before_write(const c10::StorageImpl* storage) {
+  materialise_held();
+  if (node_ == nullptr) {
+    release();
+    return;
+  }
+  drop_first_frame();
+  NoInterceptGuard no_intercept;
+  at::NoGradGuard no_grad;
+  for (Capture& capture : captures_) {
+    if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
+    capture_index_.erase(capture.of._unsafe_get_target());
+    if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
+  }
+}
+
+void Region::before_exchange(const c10::StorageImpl* storage) {
+  const auto lies_there = [&](ValueId id) { return groups_[values_[id].group].materialised && groups_[values_[id].group].filled == storage; };
+  const auto reads = [&](const Operand& o) {
+    if (o.kind == Operand::Kind::kValue) return lies_there(o.id);
+    if (o.kind != Operand::Kind::kUse) return false;
+    const at::Tensor& t = captures_[uses_[o.id].capture].tensor;
+    return t.defined() && storage_of(t) == storage;
+  };
+  for (const Instruction& in : instructions_) {
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+    if (may_save_result(in.op.schema())) exchanged_saved_ |= std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && lies_there(out); });
+    if (!may_save_operands(in.op.schema())) continue;
+    for (const Argument& argument : in.arguments) exchanged_saved_ |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
+  }
+  // Nobody has saved it, or the pass is refused: what is sent need not be looked at again.
+  std::vector<char> written_before;
+  for (const Capture& capture : captures_) written_before.push_back(capture.before.defined());
+  if (captures_storage(storage)) before_write(storage);
+  for (size_t c = 0; c < captures_.size() && c < written_before.size(); ++c) {
+    Capture& capture = captures_[c];
+    if (!capture.before.defined() || written_before[c]) continue;
+    capture.tensor = std::exchange(capture.before, at::Tensor());
+    capture.version = version_of(capture.tensor);
+    capture.data = memory_of(capture.tensor);
+  }
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    if (values_[id].impl != nullptr && lies_there(id)) hand_out_exchanged(id);
+  }
+}
+
+}  // namespace koila
