@@ -25,7 +25,7 @@ LAYERS = [
     {"region", "proof"},        # two sides of one class: what is computed in micro-batches, and whether it is right
     {"stages"},
     {"rescue"},
-    {"top"},                    # operators come in, and are sent to one of the above
+    {"top", "lazy"},            # operators come in, and are sent to one of the above; what becomes of them in a step that runs in micro-batches
     {"api"},
 ]
 
@@ -37,6 +37,7 @@ EXCEPTIONS = {
     ("memory/cpu_allocator.cc", "step/session.h"): "the allocator asks the step's Offload whether what does not fit is served from outside",
     ("tape/tape.cc", "facts/facts.h"): "the tape tells when a forward pass begins and what is forgotten; facts look at the tape",
     ("rescue/convert.cc", "rescue/eager.h"): "an operator of a conversion is made again as if the program called it",
+    ("rescue/made_again.cc", "rescue/eager.h"): "so is what it reads that is not split",
 }
 # Files that lie in one folder and belong to another's layer.
 BELONGS_TO = {"rescue/eager": "top"}

@@ -1,37 +1,15 @@
 // From a tape of a step at full batch to a region that runs it in micro-batches.
 #pragma once
 
-#include <functional>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include <cstdint>
 
-#include "torchglue/plan/seeds.h"
+#include "torchglue/plan/plan.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
-#include "torchglue/sizing/signatures.h"
+#include "torchglue/rescue/feasible.h"
+#include "torchglue/tape/tape.h"
 
 namespace koila {
-
-// Why a step on the tape cannot be converted: a sentence for the user. Nothing has been changed: see Note [No way back].
-struct CannotConvert : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// Where KOILA_LADDER leaves rung 1 out.
-inline constexpr const char* kMayNotSplit = "KOILA_LADDER leaves micro-batches (rung 1) out.";
-
-// Throws CannotConvert when the program has written to memory of the step unseen: what the tape has seen, or a region that it may go on from.
-void check_raw_memory();
-
-// Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
-// of the rest, if gradients go through it, is computed anew.
-enum class Graphs { kWhole, kUsedUp };
-
-// The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
-// the best of all would not do when there is none. Reads only. `serves`, `usual_batch`: see Wanted.
-Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
-               Graphs graphs = Graphs::kWhole);
 
 // Makes every live tensor that the plan splits a deferred tensor of a region, frees the activations, cuts the tape, and remembers the
 // seeds, so that a like step starts lazily. Returns the micro-batch in use. Throws out of memory when not even one row of an operator without a rule

@@ -1,0 +1,15 @@
+// Writes of the program in a step that runs in micro-batches.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace koila {
+
+// A write through `.data` to a value of the step: what was saved of it for backward changes with it, and would not where it is made again.
+void note_write_behind(const at::Tensor& t);
+
+// Regions that read what the call writes to must do so before.
+void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
+
+}  // namespace koila

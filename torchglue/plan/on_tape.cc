@@ -1,0 +1,73 @@
+#include "torchglue/plan/on_tape.h"
+
+#include <algorithm>
+
+#include "torchglue/op_traits.h"
+
+namespace koila {
+
+// Whether the results that the operator gave are of the sizes that its rule says. Those of the tables are tested; a user may be wrong.
+bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call) {
+  const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    if (op.outputs[i] == kNoTapeValue) continue;
+    const TapeValue& value = tape.values()[op.outputs[i]];
+    const Placement& p = call.outputs()[list ? 0 : i];
+    if (p.is_shard() && (p.dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[p.dim] != p.extent(call.batch()))) return false;
+    if (call.outputs_scaled_by_rows() && !can_be_scaled(value.dtype)) return false;
+  }
+  return true;
+}
+
+OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement) {
+  const OpTraits& traits = op_traits(op.op);
+  OpCall call(op.op.schema(), batch);
+  call.args().resize(op.args.size());
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    OpCall::Arg& arg = call.args()[i];
+    arg.is_tensor = traits.kinds[i] == ArgumentKind::kTensor;
+    arg.is_tensor_list = traits.kinds[i] == ArgumentKind::kTensorList;
+    if (arg.is_tensor) {
+      arg.tensors.resize(1);
+    } else if (arg.is_tensor_list) {
+      arg.tensors.resize(op.args[i].isInt() ? std::max<int64_t>(0, op.args[i].toInt()) : 0);
+    } else {
+      arg.value = op.args[i];
+    }
+  }
+  for (const TapeRef& ref : op.refs) {
+    const TapeValue& value = tape.values()[ref.value];
+    TensorSpec& spec = call.args()[ref.arg].tensors[ref.element < 0 ? 0 : ref.element];
+    spec.defined = true;
+    spec.placement = placement(ref.value);
+    spec.sizes = value.sizes;
+    spec.dtype = value.dtype;
+    spec.device = value.device;
+  }
+  return call;
+}
+
+Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, OpCall& call) {
+  const bool frozen = plan.frozen[static_cast<size_t>(&op - tape.ops().data())] != 0;
+  const bool first_on_tape = !op.refs.empty() && op.refs[0].arg == 0;
+  const auto as_said = [&](const OpCall& answered) { return came_as_said(tape, op, answered); };
+  const auto takes_gradient = [&](int argument) {
+    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
+      return r.arg == argument && !plan.placements[r.value].is_replicate() && tape.values()[r.value].differentiable();
+    });
+  };
+  Context context{op_traits(op.op)};
+  context.draws_whole = tape.draws_whole(op);
+  if (first_on_tape && !frozen) context.written = plan.placements[op.refs[0].value];
+  context.free_to_write = op.in_place && view_instead(op.op).has_value();
+  context.came_as_said = as_said;
+  context.takes_gradient = takes_gradient;
+  return decide(call, context);
+}
+
+Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op) {
+  OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
+  return decide_on_tape(tape, plan, op, call);
+}
+
+}  // namespace koila

@@ -1,0 +1,39 @@
+// A plan: what could be split of a step, and how.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "torchglue/placement/placement.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+struct Seed {
+  TapeValueId value;
+  Placement placement;
+  bool created = false;  // made by its operator in parts, and not sliced: see Note [Created for the batch]
+};
+
+// Placements over a tape, as the rules give them from some seeds.
+struct Plan {
+  std::vector<char> frozen;  // by operator: it writes in place to what an operator without a rule has read whole
+  int64_t batch = 0;
+  std::vector<Seed> seeds;
+  std::vector<Placement> placements;  // by tape value
+  std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
+  int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
+  int64_t whole_ops = 0;              // operators on the way that have to run at the full batch,
+  int64_t bytes_whole = 0;            // and what they read
+  // What becomes of the call in flight.
+  enum class Pending : uint8_t { kNotReached, kWhole /* reads something split, and has no rule for it */, kSummed, kSplit };
+  Pending pending = Pending::kNotReached;
+};
+
+// Whether the value is there, and taken as it is.
+bool is_seed(const Plan& plan, TapeValueId value);
+bool is_created(const Plan& plan, TapeValueId value);
+
+bool reads_split(const Plan& plan, const TapeOp& op);
+
+}  // namespace koila

@@ -1,0 +1,167 @@
+#include "torchglue/rescue/feasible.h"
+
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/plan/on_tape.h"
+#include "torchglue/plan/seeds.h"
+#include "torchglue/region/node.h"
+#include "torchglue/region/raw_memory.h"
+#include "torchglue/rescue/call_of_tape.h"
+#include "torchglue/rescue/made_again.h"
+#include "torchglue/rescue/staying.h"
+#include "torchglue/step/session.h"
+
+namespace koila {
+
+void check_hooks(const Tape& tape, const TapeOp& op) {
+  if (tape.state(op.state).foreign_hooks) throw CannotConvert("the program's own saved-tensor hooks may change what the backward pass of " + op.op.schema().name() + " sees.");
+}
+
+namespace {
+
+// Hooks that the old graph carries would be lost with it.
+void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
+  std::vector<torch::autograd::Node*> stack;
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || (!plan.descends[v] && graphs == Graphs::kWhole)) continue;
+    const at::Tensor t = value.lock();
+    if (!t.defined()) continue;
+    if (tape.find(t.unsafeGetTensorImpl()) == v && !value.known_node(node_of(t))) {
+      throw CannotConvert("an autograd.Function or a compiled region made a tensor of the step (" + describe(value) + ").");
+    }
+    add_nodes_behind(t, stack);
+  }
+  walk_graph(std::move(stack), [](torch::autograd::Node* node) {
+    if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
+    const auto& before = node->pre_hooks();
+    const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return dynamic_cast<const HoldHook*>(hook.get()) == nullptr; });
+    if (hooked || !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->post_hooks().empty()) {
+      throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.");
+    }
+    return true;
+  });
+}
+
+// By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
+bool given_other_memory(const TapeValue& value) {
+  if (value.storage == nullptr || value.is_copied()) return false;
+  const at::Tensor t = value.lock();
+  return t.defined() && value.storage != storage_of(t);
+}
+
+// Whether the operator joins the region, so that its live result keeps its memory where that is pinned.
+bool stays_where_it_is(const Tape& tape, const Plan& plan, const TapeOp& op) {
+  if (!reads_split(plan, op)) return false;
+  OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
+  return decide_on_tape(tape, plan, op, call).way == Way::kJoin && call.real_arguments().empty();
+}
+
+// Whether conversion can succeed; throws CannotConvert when not. Reads only.
+void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
+  if (tape.effects_under_hooks()) {
+    throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
+  }
+  check_old_graph(tape, plan, graphs);
+  const MadeAgain real(tape, plan, graphs);
+  const auto needed = needed_ops(tape, plan);
+  const Staying staying(tape, plan);
+  for (size_t i = 0; i < tape.ops().size(); ++i) {
+    if (!needed[i]) continue;
+    const TapeOp& op = tape.ops()[i];
+    const OpTraits& traits = op_traits(op.op);
+    check_hooks(tape, op);
+    for (const TapeRef& ref : op.refs) {
+      if (given_other_memory(tape.values()[ref.value])) {
+        throw CannotConvert("a tensor of the step (" + describe(tape.values()[ref.value]) + ") was given other memory since (.data = ...).");
+      }
+    }
+    for (TapeValueId out : op.outputs) {
+      if (out == kNoTapeValue || !tape.values()[out].differentiable()) continue;
+      if (const at::Tensor t = tape.values()[out].lock(); t.defined() && storage_of(t) == nullptr) throw CannotConvert("a sparse tensor inside the step has a gradient.");
+    }
+    for (const Seed& seed : plan.seeds) {
+      const TapeValue& whole = tape.values()[seed.value];
+      if (seed.created || whole.is_capture() || whole.producer <= static_cast<int32_t>(i)) continue;
+      for (TapeValueId out : op.outputs) {
+        if (out != kNoTapeValue && tape.values()[out].group == whole.group) throw CannotConvert("a tensor that the step read (" + describe(whole) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+      }
+    }
+    for (TapeValueId out : op.outputs) {
+      if (out != kNoTapeValue && tape.values()[out].exchanged && !stays_where_it_is(tape, plan, op)) {
+        throw CannotConvert("a tensor of the step (" + describe(tape.values()[out]) + ") was written to by a collective operation.");
+      }
+    }
+    if (traits.writes) {
+      // Made again, it writes into what was made again before; what is there as the program has it has been written to already.
+      const TapeValue* written = op.refs.empty() || op.refs[0].arg != 0 ? nullptr : &tape.values()[op.refs[0].value];
+      if (written == nullptr || written->is_capture() || !needed[written->producer] || is_seed(plan, op.refs[0].value)) {
+        throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
+      }
+      const bool looks = view_instead(op.op).has_value();  // the memory stays as it is
+      if (traits.metadata && !looks && op.op.schema().name() != "aten::detach_") throw CannotConvert(op.op.schema().name() + " changes in place how a tensor of the step (" + describe(*written) + ") looks at its memory.");
+      if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
+        throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
+      }
+      // Rules are asked only of calls that read something split.
+      const bool by_row = looks || (reads_split(plan, op) && traits.in_place && decide_on_tape(tape, plan, op).way == Way::kJoin);
+      if (!by_row) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+    }
+    for (const TapeRef& ref : tape.ops()[i].refs) {
+      if (is_dropped(op, ref)) continue;
+      const TapeValue& read = tape.values()[ref.value];
+      if (graphs == Graphs::kUsedUp && !plan.descends[ref.value] && !read.is_capture() && read.differentiable() && drew(tape.ops()[read.producer])) {
+        throw CannotConvert("random draws of " + tape.ops()[read.producer].op.schema().name() + " are made for the whole batch, and its part of the graph is used up.");
+      }
+      if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
+    }
+  }
+}
+
+}  // namespace
+
+void check_raw_memory() {
+  Session& s = session();
+  const bool changed = raw_memory().changed([&](const c10::StorageImpl* storage) {
+    return std::any_of(s.tape.values().begin(), s.tape.values().end(), [&](const TapeValue& value) { return value.storage == storage; }) ||
+           (s.current && s.current->concerns_storage(storage));
+  });
+  if (changed) throw CannotConvert(kWrittenUnseen);
+}
+
+Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
+               Graphs graphs) {
+  // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
+  const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+    const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };
+    return !op.refs.empty() && !op.in_place && std::any_of(op.outputs.begin(), op.outputs.end(), makes);
+  });
+  std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
+  if (!computed) reason = "the step has computed nothing yet that could be split: what is there is the model, or the data.";
+  bool first = true;
+  const auto feasible = [&](const Plan& plan) {
+    try {
+      check(plan);
+      check_convertible(tape, plan, graphs);
+      return true;
+    } catch (const CannotConvert& why) {
+      session().log(KOILA_LOG_DEBUG, "cannot split " + describe(tape.values()[plan.seeds[0].value]) + " into " + std::to_string(plan.batch) + " rows: " + why.what());
+      if (std::exchange(first, false)) reason = why.what();
+      return false;
+    }
+  };
+  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch});
+  if (!plan) throw CannotConvert(reason);
+  return *std::move(plan);
+}
+
+}  // namespace koila

@@ -1,0 +1,74 @@
+#include "torchglue/rescue/made_again.h"
+
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/base/tls.h"
+#include "torchglue/memory/origin.h"
+#include "torchglue/region/real_values.h"
+#include "torchglue/rescue/call_of_tape.h"
+#include "torchglue/rescue/eager.h"
+#include "torchglue/tape/written_since.h"
+
+namespace koila {
+
+void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
+  const TapeValue& value = tape_.values()[v];
+  if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return;
+  if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");
+  if (value.is_capture()) {
+    throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
+  }
+  const TapeOp& op = tape_.ops()[value.producer];
+  check_hooks(tape_, op);
+  if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+  if (drew(op)) {
+    throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
+  }
+  for (const TapeRef& ref : op.refs) {
+    if (!is_dropped(op, ref)) check(ref.value, ref.version, depth + 1);
+  }
+}
+
+void MadeAgain::keep(TapeValueId v) {
+  const TapeValue& value = tape_.values()[v];
+  if (!kept_.emplace(v, value.lock()).second || value.is_capture() || (kept_.at(v).defined() && !anew(value))) return;
+  const TapeOp& op = tape_.ops()[value.producer];
+  for (const TapeRef& ref : op.refs) {
+    if (!is_dropped(op, ref)) keep(ref.value);
+  }
+}
+
+at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
+  if (auto it = made_.find(v); it != made_.end()) return it->second;
+  const TapeValue& value = tape_.values()[v];
+  if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) {
+    if (!value.is_capture() || value.requires_grad || !t.requires_grad()) return t;
+    const NoInterceptGuard no_intercept;
+    return made_[v] = t.detach();  // trained from here on, and frozen when the step read it
+  }
+  if (value.is_capture()) throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
+  const TapeOp& op = tape_.ops()[value.producer];
+  torch::jit::Stack stack = arguments_of(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : get(ref.value, ref.version); });
+  {
+    const OpStateGuard state(tape_.state(op.state), /*allow_grad=*/true);
+    const OpInProgress in_progress(op.op, op.place);
+    make_real(stack);
+    const WrittenSince::Call call(op.op, stack);
+    call_again(op.op, stack);
+  }
+  size_t flat = 0;
+  for_each_result(stack, [&](const at::Tensor& t) {
+    const TapeValueId out = op.outputs[flat++];
+    if (out == kNoTapeValue) return;
+    made_[out] = t;
+    if (!t.requires_grad() && !is_split_by_now(tape_.values()[out])) written_since().note(t, tape_.values()[out]);
+  });
+  return made_.at(v);
+}
+
+// What has been written into it is a region's to make, and the tensor with it.
+bool MadeAgain::is_split_by_now(const TapeValue& value) const {
+  const TapeValueId now = tape_.find(value.weak._unsafe_get_target());
+  return now != kNoTapeValue && plan_.descends[now];
+}
+
+}  // namespace koila

@@ -1,0 +1,40 @@
+// What a step in micro-batches reads of the step that ran at the full batch, and that is not split.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+
+#include "torchglue/plan/plan.h"
+#include "torchglue/rescue/feasible.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+// Full values of tensors that are not split: alive, or made again from what is.
+class MadeAgain {
+ public:
+  MadeAgain(const Tape& tape, const Plan& plan, Graphs graphs) : tape_(tape), plan_(plan), graphs_(graphs) {}
+
+  // Throws CannotConvert where get() would find nothing. Reads only.
+  void check(TapeValueId v, uint32_t version, int depth = 0) const;
+
+  // Keeps what get() of the value will need: the graphs that hold it may go on the way.
+  void keep(TapeValueId v);
+
+  // The value as it was at that version.
+  at::Tensor get(TapeValueId v, uint32_t version);
+
+ private:
+  bool anew(const TapeValue& value) const { return graphs_ == Graphs::kUsedUp && !value.is_capture() && value.differentiable(); }
+
+  bool is_split_by_now(const TapeValue& value) const;
+
+  const Tape& tape_;
+  const Plan& plan_;
+  Graphs graphs_;
+  ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
+};
+
+}  // namespace koila

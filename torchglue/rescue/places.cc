@@ -1,0 +1,63 @@
+#include "torchglue/rescue/places.h"
+
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "torchglue/base/tensor_memory.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/step/session.h"
+
+namespace koila {
+
+namespace {
+
+// A view stays one of the same base: what is written through it is the base's graph, too.
+std::unique_ptr<torch::autograd::AutogradMeta> view_meta_of(const at::Tensor& made, c10::TensorImpl* impl) {
+  using torch::autograd::ViewInfo;
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(made);
+  if (meta == nullptr || !meta->has_bw_view()) return std::make_unique<torch::autograd::AutogradMeta>();
+  const ViewInfo& view = meta->get_backward_view();
+  ViewInfo same(view.base_, view.has_view_fn() ? view.view_fn().clone_and_set() : nullptr, view.has_view_fn() ? view.rev_view_fn() : nullptr);
+  return std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(same), std::nullopt, /*shared_view_info=*/true, meta->get_creation_meta());
+}
+
+}  // namespace
+
+at::Tensor alive_as(const TapeValue& value) {
+  const at::Tensor t = value.weak.expired() ? at::Tensor() : value.lock();
+  if (!t.defined() || t.layout() != at::kStrided) return t;
+  const bool same = t.sizes() == at::IntArrayRef(value.sizes) && t.strides() == at::IntArrayRef(value.strides) && t.storage_offset() == value.storage_offset;
+  return same ? t : at::Tensor();
+}
+
+at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
+  if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
+  const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
+  if (entry.region == nullptr && made.is_view() && made._base().is_same(alive)) return alive;  // t_() of one dimension, or for a second time: it looks as it did before
+  c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(made.storage());
+  impl->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
+  if (entry.region != nullptr) {
+    entry.region->shared_from_this()->rebind(entry.value, alive);
+    return alive;
+  }
+  impl->set_autograd_meta(view_meta_of(made, impl));
+  if (made.requires_grad()) torch::autograd::impl::set_gradient_edge(alive, torch::autograd::impl::gradient_edge(made));
+  if (const Mark* mark = session().marks.find(made.unsafeGetTensorImpl())) {
+    session().marks.add(alive, mark->placement, mark->batch, mark->micro_batch);
+  }
+  return alive;
+}
+
+at::Storage storage_of_group(const Tape& tape, uint32_t group) {
+  for (const TapeValue& value : tape.values()) {
+    if (value.group != group || value.weak.expired()) continue;
+    if (const at::Tensor t = value.lock(); t.defined() && storage_of(t) != nullptr) return t.storage();
+  }
+  return {};
+}
+
+}  // namespace koila

@@ -1,0 +1,20 @@
+#include "torchglue/rescue/staying.h"
+
+#include "torchglue/base/tensor_memory.h"
+
+namespace koila {
+
+Staying::Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
+  ska::flat_hash_set<const c10::StorageImpl*> storages;
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    if (plan.descends[v] && !is_seed(plan, v)) continue;
+    stays_.insert(tape.values()[v].group);
+    if (const at::Tensor t = tape.values()[v].lock(); t.defined() && storage_of(t) != nullptr) storages.insert(storage_of(t));
+  }
+  for (const TapeValue& value : tape.values()) {
+    if (stays_.count(value.group)) continue;
+    if (const at::Tensor t = value.lock(); t.defined() && storages.count(storage_of(t))) shared_.insert(value.group);
+  }
+}
+
+}  // namespace koila
