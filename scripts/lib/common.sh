@@ -7,6 +7,8 @@ python=$root/.venv/bin/python
 
 # ccache: the same file compiled the same way in another checkout is a hit.
 export CCACHE_NOHASHDIR=1
+# Without it ccache passes by every file that is compiled with a precompiled header, and those are the ones that take long.
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 
 say() { printf 'koila: %s\n' "$*" >&2; }
 

@@ -67,6 +67,7 @@ def open_page(browser, folder, tmp_path):
 
     def open_one(name: str, scheme: str = "light", width: int = 1200) -> Opened:
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, locale="en-US")
+        context.set_default_timeout(300_000)  # ms: how long a busy machine takes is no matter here
         contexts.append((context, f"{name}-{scheme}-{width}"))
         opened = Opened(context.new_page())
         opened.page.on("console", lambda message: opened.complaints.append(message.text))
