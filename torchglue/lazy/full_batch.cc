@@ -7,6 +7,7 @@
 #include "torchglue/base/followed.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/kept_arguments.h"
+#include "torchglue/lazy/writes.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
@@ -55,7 +56,10 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   if (traits.writes) {
     for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) {
       const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-      if (entry.region != nullptr) entry.region->shared_from_this()->hand_out_group(entry.value);
+      if (entry.region == nullptr) return;
+      const auto region = entry.region->shared_from_this();
+      tell_of_write(t);  // it has its value only now
+      region->hand_out_group(entry.value);
     });
   }
   run_eagerly(op, keys, stack);

@@ -1,7 +1,9 @@
 #include "torchglue/lazy/writes.h"
 
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/base/tls.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -15,11 +17,40 @@ void note_write_behind(const at::Tensor& t) {
   }
 }
 
+// Note [Writes that backward finds]
+// PyTorch's backward pass raises where a value that it has saved was written to since. A value that has its memory is written to outside of its region, which would go on with what it
+// makes again. So the region is told of the write by an instruction that leaves everything as it is (the value is copied to itself), and that no pass needs; what is saved
+// of a micro-batch's part then counts as written to (see Region::BackwardPass).
+void tell_of_write(const at::Tensor& t) {
+  static const auto copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  if (session().engine_depth > 0 || session().converting) return;
+  at::Tensor written = t;
+  auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+  if (entry.region == nullptr && t.is_view()) {  // made when the value had its memory already
+    written = t._base();
+    entry = deferred_registry().find(written.unsafeGetTensorImpl());
+  }
+  if (entry.region == nullptr || entry.region->released() || !entry.region->differentiable() || !entry.region->materialised(entry.value)) return;
+  const Value& value = entry.region->value(entry.value);
+  // Where a micro-batch's part may be a view of what is a copy at the full batch, one write says nothing of the other.
+  if (entry.region->group(value.group).uncertain || !entry.region->lies_in(entry.value, storage_of(written))) return;
+  const torch::jit::Stack arguments{written, written, false};
+  OpCall call = call_of(copy, arguments, entry.region->batch());
+  call.args()[0].tensors[0].placement = call.args()[1].tensors[0].placement = value.placement;
+  call.output(0, value.placement);
+  OpState state = OpState::current();
+  state.grad_mode = false;
+  Region::KnownOutput same;
+  same.handed_back = written;
+  entry.region->shared_from_this()->add_known({copy, call, arguments, /*random=*/false, &state}, {same});
+}
+
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (s.live_regions().empty()) return;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     note_write_behind(t);
+    if (!op_traits(op).metadata) tell_of_write(t);
     s.before_write(storage_of(t));
   });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;

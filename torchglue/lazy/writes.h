@@ -9,6 +9,9 @@ namespace koila {
 // A write through `.data` to a value of the step: what was saved of it for backward changes with it, and would not where it is made again.
 void note_write_behind(const at::Tensor& t);
 
+// A write to a value of the step that has its memory: the region notes it for backward, see Note [Writes that backward finds].
+void tell_of_write(const at::Tensor& t);
+
 // Regions that read what the call writes to must do so before.
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 

@@ -57,11 +57,12 @@ class Proof::Jitter final : public FrameWatch {
       if (id == kNoValue || id >= frame.values.size() || !frame.values[id].defined()) continue;
       const at::Tensor& local = frame.values[id];
       const at::NoGradGuard no_grad;
-      if (can_be_shaken(local) && !looks_at_operand(in, frame, id)) shake(local, phase_ + static_cast<double>(i), region_.coarsest(in));
+      if (can_be_shaken(local) && local.is_non_overlapping_and_dense() && !looks_at_operand(in, frame, id)) shake(local, phase_ + static_cast<double>(i), region_.coarsest(in));
     }
   }
 
-  // What sums over rows come to may be zero by nature, and then it is rounding of what was summed.
+  // What sums over rows come to may be zero by nature, and then it is rounding of what was summed. The rows of what is split along another dimension than the
+  // first do not lie densely: the copy does.
   at::Tensor read(uint32_t use, const at::Tensor& local) override {
     if (!can_be_shaken(local)) return local;
     const at::NoGradGuard no_grad;
@@ -73,7 +74,7 @@ class Proof::Jitter final : public FrameWatch {
  private:
   static double rounding_of(const at::Tensor& local) { return koila::rounding(local.scalar_type(), local.device().type()); }
   static bool can_be_shaken(const at::Tensor& local) {
-    return local.layout() == at::kStrided && rounding_of(local) != 0 && local.numel() > 0 && local.is_non_overlapping_and_dense();
+    return local.layout() == at::kStrided && rounding_of(local) != 0 && local.numel() > 0;
   }
 
   // In its memory: what autograd has saved of it is the same tensor, and no version tells.

@@ -71,8 +71,12 @@ class AsTheyAreNow {
 class Region::BackwardPass final : public MicroBatchLoop::Passes {
  public:
   BackwardPass(Region& region, const std::vector<Root>& roots, std::vector<Held>& held, const Schedule& plan, const std::vector<ValueId>& keep, Proof& proof)
-      : region_(region), roots_(roots), held_(held), plan_(plan), keep_(keep), proof_(proof), changed_(region.captures_),
+      : region_(region), roots_(roots), held_(held), plan_(plan), keep_(keep), proof_(proof), changed_(region.captures_), written_(region),
         random_(std::any_of(region.values_.begin(), region.values_.end(), [](const Value& v) { return v.random; })) {
+    for (size_t i = 0; i < region_.instructions_.size(); ++i) {
+      const Instruction& in = region_.instructions_[i];
+      if (in.in_place && !plan_.needed[i] && !in.outputs.empty() && in.outputs[0] != kNoValue) written_.groups.insert(region_.values_[in.outputs[0]].group);
+    }
     region_.totals_.assign(region_.uses_.size(), {});
     region_.totals_until_.assign(region_.uses_.size(), 0);
     region_.reached_until_.assign(region_.uses_.size(), 0);
@@ -96,7 +100,8 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
   }
 
   void run(int64_t begin, int64_t end) override {
-    Frame frame{{begin, end}, /*grad=*/true, {}, {}, 0};
+    written_.counters.clear();
+    Frame frame{{begin, end}, /*grad=*/true, {}, {}, 0, written_.groups.empty() ? nullptr : &written_};
     StepSizes::Pass pass(session().sizes, region_.batch_, end - begin, begin == 0);
     if (stands_by(begin)) {
       frame = std::move(region_.first_);
@@ -145,6 +150,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     frame.values.clear();
     frame.uses.clear();
     if (edges.empty()) return;
+    for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
     changed_.begin();
     const auto forward_again = c10::make_scope_exit([&] { changed_.end(); });
     torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
@@ -153,9 +159,24 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
  private:
   bool stands_by(int64_t begin) const {
     const Frame& first = region_.first_;
-    return begin == 0 && first.next == region_.instructions_.size() &&
+    return begin == 0 && written_.groups.empty() && first.next == region_.instructions_.size() &&
            std::all_of(keep_.begin(), keep_.end(), [&](ValueId v) { return v < first.values.size() && first.values[v].defined(); });
   }
+
+  // Values that are written to in place by an operator that no gradient needs, all of whose readers come before it. It is not run; what a node has saved
+  // of such a value counts as written to all the same, as in the plain run (see Note [Writes that backward finds]).
+  struct Written final : FrameWatch {
+    explicit Written(const Region& of) : region(of) {}
+    void after(size_t instruction, Frame& frame) override {
+      for (ValueId id : region.instructions_[instruction].outputs) {
+        if (id == kNoValue || id >= frame.values.size() || !frame.values[id].defined() || groups.count(region.values_[id].group) == 0) continue;
+        counters.push_back(frame.values[id].unsafeGetTensorImpl()->version_counter());
+      }
+    }
+    const Region& region;
+    std::set<uint32_t> groups;
+    std::vector<c10::VariableVersion> counters;  // of a micro-batch's parts
+  };
 
   void store(const Frame& frame) {
     const at::NoGradGuard no_grad;
@@ -172,6 +193,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
   const std::vector<ValueId>& keep_;
   Proof& proof_;
   AsTheyAreNow changed_;
+  Written written_;
   const bool random_;
 };
 
