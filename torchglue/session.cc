@@ -5,9 +5,9 @@
 
 namespace koila {
 
-Session& session() {
-  static auto* the_session = new Session;  // never destroyed: tensors may outlive static destruction
-  return *the_session;
+Session& make_session() {
+  static auto* made = new Session;  // never destroyed: tensors may outlive static destruction
+  return *(the_session = made);
 }
 
 void Session::log(int level, const std::string& message) const {

@@ -136,7 +136,9 @@ inline at::Device device_of_number(int number) {
   return number == KOILA_CPU ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
 }
 
-// The session; its runtime is null until attach().
-Session& session();
+// The session; its runtime is null until attach(). Asked several times for each operator and each piece of memory.
+Session& make_session();
+inline constinit Session* the_session = nullptr;
+inline Session& session() { return the_session != nullptr ? *the_session : make_session(); }
 
 }  // namespace koila
