@@ -198,12 +198,12 @@ void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 }
 
 // What an optimizer has done so far, for whom its error stops.
-void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+void note_updates(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
-  if (!s.had_backward || s.engine_depth > 0 || c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  if (op_traits(op).fused) facts().on_fused_update();
+  if (!s.had_backward || s.engine_depth > 0) return;
+  if (traits.fused) facts().on_fused_update();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    if (t.requires_grad() && t.is_leaf()) s.updated.insert(t.unsafeGetTensorImpl());
+    if (t.is_leaf() && t.requires_grad()) s.updated.insert(t.unsafeGetTensorImpl());
   });
 }
 
@@ -265,7 +265,7 @@ class LeftByFailure {
 bool in_rescue() { return !stack_of_rescues.empty(); }
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  make_real(torch::jit::last(*stack, op.schema().arguments().size()));
+  if (DeferredRegistry::any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   const WrittenSince::Call call(op, *stack);
@@ -301,30 +301,60 @@ void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   }
 }
 
+// The call has come through, at its first try or at another.
+void finish(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  if (traits.writes && !c10::AutogradState::get_tls_state().get_grad_mode()) note_updates(op, traits, arguments);
+  if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
+  session().tape.commit(arguments, results);
+}
+
+// What a call that ran out is made again with.
+struct Before {
+  std::optional<RandomState> random;
+  std::optional<SavedStatistics> statistics;
+  std::optional<WrittenArguments> written;
+
+  // What it drew before it failed would be drawn twice.
+  bool may_retry(const OpTraits& traits) const { return (!traits.writes || written) && (!traits.random || random); }
+};
+
+// The call ran out: its results are on the stack afterwards. Throws where nothing helps.
+void recover(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, Before& before, PackOnce& packs,
+             std::exception_ptr ran_out) {
+  const OpTraits& traits = op_traits(op);
+  LeftByFailure left(op, arguments.values(), before.random, before.statistics);
+  if (before.may_retry(traits) && retry(op, keys, stack, arguments, before.written, before.statistics, before.random, packs)) {
+    return finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+  }
+  try {
+    rescue(op, keys, stack, arguments, before.statistics ? &*before.statistics : nullptr, before.random, packs, std::move(ran_out));
+  } catch (...) {
+    left.put_back();
+    throw;
+  }
+  session().tape.discard();
+}
+
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
-  if (op_traits(op).collective) return run_collective(op, keys, stack);
-  const KeptArguments arguments(*stack, op.schema().arguments().size());
-  if (s.converting) {
-    run_plainly(op, keys, stack);
-    return;
-  }
-  // Tangents are no part of what a region knows of a tensor.
-  make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
-  if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
-  s.tape.begin(op, arguments.values());
   const OpTraits& traits = op_traits(op);
-  if (c10::AutogradState::get_tls_state().get_grad_mode()) s.offload.on_gradients();
-  std::exception_ptr ran_out;
-  std::optional<RandomState> before;
-  if (traits.random) before = random_state_of(arguments.values());
-  std::optional<SavedStatistics> statistics;
-  if (traits.silent_effect) statistics.emplace(op.schema(), arguments.values());
-  std::optional<WrittenArguments> written;
-  if (traits.writes && !traits.foreach) written.emplace(op, arguments.values());
+  if (traits.collective) return run_collective(op, keys, stack);
+  if (s.converting) return run_plainly(op, keys, stack);
+  const KeptArguments arguments(*stack, traits.kinds.size());
+  make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
+  // Tangents are no part of what a region knows of a tensor.
+  if (traits.forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
+  s.tape.begin(op, arguments.values());
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (grad_mode) s.offload.on_gradients();
+  Before before;
+  if (traits.random) before.random = random_state_of(arguments.values());
+  if (traits.silent_effect) before.statistics.emplace(op.schema(), arguments.values());
+  if (traits.writes && !traits.foreach) before.written.emplace(op, arguments.values());
   PackOnce packs;
+  std::exception_ptr ran_out;
   try {
-    const Offload::MustNotFail must_not(traits.writes && (s.had_backward || c10::AutogradState::get_tls_state().get_grad_mode()));
+    const Offload::MustNotFail must_not(traits.writes && (s.had_backward || grad_mode));
     call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
@@ -333,27 +363,40 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     }
     ran_out = std::current_exception();
   }
-  // What it drew before it failed would be drawn twice.
-  const bool may_retry = (!traits.writes || written) && (!traits.random || before);
-  if (ran_out) {
-    LeftByFailure left(op, arguments.values(), before, statistics);
-    if (may_retry && retry(op, keys, stack, arguments, written, statistics, before, packs)) {
-      ran_out = nullptr;
-    } else {
-      try {
-        rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, packs, std::move(ran_out));
-      } catch (...) {
-        left.put_back();
-        throw;
-      }
-      s.tape.discard();
-      return;
+  if (ran_out) return recover(op, keys, stack, arguments, before, packs, std::move(ran_out));
+  finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+}
+
+OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> arguments)
+    : op_(op), traits_(traits), keys_(keys), arguments_(arguments), progress_(op), watch_(op.schema().name()) {
+  Session& s = session();
+  s.tape.begin(op, arguments);
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (grad_mode) s.offload.on_gradients();
+  if (traits_.writes) written_.emplace(op, arguments);
+  must_not_fail_ = traits_.writes && (s.had_backward || grad_mode);
+}
+
+void OrdinaryCall::came_through(at::ArrayRef<c10::IValue> results) const { finish(op_, traits_, arguments_, results); }
+
+torch::jit::Stack OrdinaryCall::make_up_for(const std::exception& error) {
+  try {
+    if (!is_out_of_memory(error)) {
+      session().tape.discard();
+      throw;
     }
+    std::exception_ptr ran_out = std::current_exception();
+    torch::jit::Stack stack(arguments_.begin(), arguments_.end());
+    const KeptArguments arguments(stack, stack.size());
+    Before before;
+    before.written = std::move(written_);
+    PackOnce packs;
+    recover(op_, keys_, &stack, arguments, before, packs, std::move(ran_out));
+    return stack;
+  } catch (const std::exception& left) {
+    watch_.leaves(left, kNotMadeAgain);
+    throw;
   }
-  const auto results = torch::jit::last(*stack, stack->size() - arguments.bottom());
-  if (traits.writes) note_updates(op, arguments.values());
-  if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
-  s.tape.commit(arguments.values(), results);
 }
 
 }  // namespace koila
