@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 10 };
+enum { KOILA_ABI_VERSION = 11 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
@@ -198,6 +198,8 @@ typedef struct koila_runtime {
   int (*leak_to_name)(koila_leak* leak, uintptr_t* addresses, int at_most);
   // A check found the step wrong: `json` is what there is to know of it, without anything of the user's data. Kept in a file to send in, once a process.
   void (*on_mismatch)(const char* json);
+  // on_tensor_gone() and release() in one, for an allocator that every free comes through.
+  void (*give_back)(int device, uintptr_t address, size_t bytes);
 } koila_runtime;
 
 // Functions of torch that the shim interposes with a jump through a slot. Each starts as the real function; torchglue may store

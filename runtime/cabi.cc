@@ -48,9 +48,10 @@ std::int64_t marked_peak(int device) { return is_device(device) ? Runtime::get()
 
 void on_tensor(int device, std::uintptr_t address, std::int64_t bytes, koila_origin origin) {
   quietly([&] {
-    Runtime::get()->on_tensors(device, bytes);
-    Runtime::get()->tensor_book().add(device, address, bytes, origin);
-    if (is_device(device)) Runtime::get()->on_sample(device);
+    Runtime* runtime = Runtime::get();
+    runtime->on_tensors(device, bytes);
+    runtime->tensor_book().add(device, address, bytes, origin);
+    if (is_device(device)) runtime->on_sample(device);
   });
 }
 
@@ -59,6 +60,15 @@ void on_tensor_gone(int device, std::uintptr_t address, std::int64_t bytes) {
     Runtime::get()->tensor_book().remove(device, address);
     Runtime::get()->on_tensors(device, -bytes);
     if (device >= 0 && is_device(device)) Runtime::get()->on_sample(device);
+  });
+}
+
+void give_back(int device, std::uintptr_t address, std::size_t bytes) {
+  quietly([&] {
+    Runtime* runtime = Runtime::get();
+    runtime->tensor_book().remove(device, address);
+    runtime->on_tensors(device, -static_cast<std::int64_t>(bytes));
+    runtime->release(device, static_cast<std::int64_t>(bytes));
   });
 }
 
@@ -182,6 +192,7 @@ koila_runtime table = {
     .on_leak = on_leak,
     .leak_to_name = leak_to_name,
     .on_mismatch = on_mismatch,
+    .give_back = give_back,
 };
 
 }  // namespace

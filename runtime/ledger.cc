@@ -18,7 +18,7 @@ bool Account::try_reserve(std::int64_t bytes) {
     } while (!live_.compare_exchange_weak(before, live, std::memory_order_relaxed));
   }
   allocations_.fetch_add(1, std::memory_order_relaxed);
-  raise_peak(live);
+  if (live > lowest_peak()) raise_peak(live);
   return true;
 }
 
@@ -32,7 +32,7 @@ bool Account::hold(std::int64_t bytes) {
 void Account::settle(std::int64_t held, std::int64_t came) {
   add_locked(held_, came - held);
   add_locked(allocations_, 1);
-  raise_peak(add_locked(live_, came));
+  if (const std::int64_t live = add_locked(live_, came); live > lowest_peak()) raise_peak(live);
 }
 
 void Account::give_back(std::int64_t bytes) {
@@ -44,6 +44,12 @@ void Account::give_back(std::int64_t bytes) {
 void Account::release(std::int64_t bytes) {
   live_.fetch_sub(bytes, std::memory_order_relaxed);
   frees_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// What is no higher than this raises none.
+std::int64_t Account::lowest_peak() const {
+  const auto of = [](const std::atomic<std::int64_t>& peak) { return peak.load(std::memory_order_relaxed); };
+  return std::min(std::min(of(peak_), of(marked_peak_)), std::min(of(step_peak_), of(track_peak_)));
 }
 
 void Account::raise_peak(std::int64_t live) {

@@ -73,6 +73,7 @@ class alignas(64) Account {
   }
 
  private:
+  std::int64_t lowest_peak() const;
   void raise_peak(std::int64_t live);
 
   std::atomic<std::int64_t> live_{0};

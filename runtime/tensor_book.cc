@@ -18,23 +18,31 @@ using Kind = std::tuple<std::uint8_t, std::uint16_t, std::uint32_t>;  // categor
 
 void TensorBook::add(int device, std::uintptr_t address, std::int64_t bytes, const koila_origin& origin) {
   if (!is_tensor_device(device)) return;
+  Holdings& holdings = of(device);
   Tensor tensor;
   tensor.bytes = bytes;
   tensor.step = step_.load(kRelaxed);
-  tensor.number = number_.fetch_add(1, kRelaxed) + 1;
+  tensor.number = holdings.came.load(kRelaxed) + 1;
   tensor.place = origin.place;
   tensor.op = origin.op;
   tensor.device = static_cast<std::int8_t>(device);
   tensor.category = static_cast<std::uint8_t>(category_of_new(origin, bytes));
   tensor.when = origin.when;
   if (!tensors_.insert(address, tensor)) return;
-  Holdings& holdings = of(device);
-  holdings.by_category[tensor.category].fetch_add(bytes, kRelaxed);
-  if (is_unsettled(tensor)) holdings.unsettled.fetch_add(bytes, kRelaxed);
-  holdings.blocks.fetch_add(1, kRelaxed);
-  const std::int64_t live = holdings.live.fetch_add(bytes, kRelaxed) + bytes;
-  if (live > holdings.highest.load(kRelaxed)) raise_peak(holdings, live);
+  {
+    const std::lock_guard lock(holdings.lock);
+    add_locked(holdings.came, 1);
+    count(holdings, tensor, 1);
+    if (const std::int64_t live = holdings.live.load(kRelaxed); live > holdings.highest.load(kRelaxed)) raise_peak(holdings, live);
+  }
   if (keeps_trace_) add_trace(tensor, address, true);
+}
+
+void TensorBook::count(Holdings& holdings, const Tensor& tensor, std::int64_t sign) {
+  add_locked(holdings.by_category[tensor.category], sign * tensor.bytes);
+  if (is_unsettled(tensor)) add_locked(holdings.unsettled, sign * tensor.bytes);
+  add_locked(holdings.blocks, sign);
+  add_locked(holdings.live, sign * tensor.bytes);
 }
 
 void TensorBook::remove(int device, std::uintptr_t address) {
@@ -42,10 +50,10 @@ void TensorBook::remove(int device, std::uintptr_t address) {
   Holdings& holdings = of(device);
   std::optional<Tensor> tensor = tensors_.take(address);
   if (!tensor) return;
-  holdings.by_category[tensor->category].fetch_sub(tensor->bytes, kRelaxed);
-  if (is_unsettled(*tensor)) holdings.unsettled.fetch_sub(tensor->bytes, kRelaxed);
-  holdings.live.fetch_sub(tensor->bytes, kRelaxed);
-  holdings.blocks.fetch_sub(1, kRelaxed);
+  {
+    const std::lock_guard lock(holdings.lock);
+    count(holdings, *tensor, -1);
+  }
   if (keeps_trace_) add_trace(*tensor, address, false);
   if (tensor->when == KOILA_SETUP && tensor->category == KOILA_OTHER && backward_passes_.load(kRelaxed) == 1) {
     move_in_peak(holdings, *tensor, KOILA_INPUTS);
@@ -77,9 +85,12 @@ koila_category TensorBook::category_of_new(const koila_origin& origin, std::int6
 
 void TensorBook::move(Tensor& tensor, koila_category to) {
   Holdings& holdings = of(tensor.device);
-  if (is_unsettled(tensor)) holdings.unsettled.fetch_sub(tensor.bytes, kRelaxed);
-  holdings.by_category[tensor.category].fetch_sub(tensor.bytes, kRelaxed);
-  holdings.by_category[to].fetch_add(tensor.bytes, kRelaxed);
+  {
+    const std::lock_guard lock(holdings.lock);
+    if (is_unsettled(tensor)) add_locked(holdings.unsettled, -tensor.bytes);
+    add_locked(holdings.by_category[tensor.category], -tensor.bytes);
+    add_locked(holdings.by_category[to], tensor.bytes);
+  }
   move_in_peak(holdings, tensor, to);
   tensor.category = static_cast<std::uint8_t>(to);
 }
@@ -146,14 +157,12 @@ void TensorBook::add_parameter_size(std::int64_t bytes) {
 }
 
 void TensorBook::raise_peak(Holdings& holdings, std::int64_t live) {
-  const std::lock_guard lock(holdings.lock);
-  if (live <= holdings.highest.load(kRelaxed)) return;
   holdings.highest.store(live, kRelaxed);
   holdings.peak.bytes = live;
   for (int c = 0; c < KOILA_CATEGORIES; ++c) holdings.peak.by_category[static_cast<std::size_t>(c)] = holdings.by_category[c].load(kRelaxed);
   holdings.peak.step = step_.load(kRelaxed);
   holdings.peak.at = std::chrono::steady_clock::now();
-  holdings.peak_number = number_.load(kRelaxed);
+  holdings.peak_number = holdings.came.load(kRelaxed);
   holdings.freed.clear();
   holdings.listed.store(false, kRelaxed);
 }

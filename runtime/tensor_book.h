@@ -90,14 +90,16 @@ class TensorBook {
     std::uint8_t category = KOILA_OTHER;
     std::uint8_t when = KOILA_SETUP;
   };
+  // The figures are written under the lock, and read at any time.
   struct alignas(64) Holdings {
+    SpinLock lock;
+    std::atomic<bool> listed{true};          // the peak's holders are known
+    std::atomic<std::int64_t> came{0};       // blocks, so far
     std::atomic<std::int64_t> live{0};
     std::atomic<std::int64_t> by_category[KOILA_CATEGORIES] = {};
     std::atomic<std::int64_t> unsettled{0};  // what updates made, not yet known to be state
     std::atomic<std::int64_t> highest{0};
     std::atomic<std::int64_t> blocks{0};     // that are alive
-    std::atomic<bool> listed{true};          // the peak's holders are known
-    SpinLock lock;                           // of what follows
     Peak peak;
     std::int64_t peak_number = 0;  // blocks up to that number had come
     std::vector<Tensor> freed;     // of these, until the holders are listed: what went since
@@ -123,8 +125,10 @@ class TensorBook {
   void add_parameter_size(std::int64_t bytes);
   // Made in an update, or beside one, and not yet told from state.
   static bool is_unsettled(const Tensor& tensor) { return tensor.category == KOILA_WORKSPACE && tensor.when >= KOILA_IN_OPTIMIZER; }
+  // Under the lock: the block came, or went (-1).
+  static void count(Holdings& holdings, const Tensor& tensor, std::int64_t sign);
   void move(Tensor& tensor, koila_category to);
-  void raise_peak(Holdings& holdings, std::int64_t live);
+  void raise_peak(Holdings& holdings, std::int64_t live);  // under the lock
   void keep_freed(int device, Holdings& holdings, const Tensor& tensor);
   void list_holders(int device, Holdings& holdings);
   std::vector<Holder> by_kind(const std::vector<Tensor>& tensors) const;
@@ -137,7 +141,6 @@ class TensorBook {
   PointerTable<Tensor> tensors_;
   Holdings holdings_[kDevices];
   std::atomic<std::int64_t> step_{0};
-  std::atomic<std::int64_t> number_{0};
   std::atomic<std::int64_t> backward_passes_{0};  // that have begun
 
   std::mutex sizes_mutex_;  // of making another list

@@ -222,7 +222,7 @@ class LazyCall {
 
 bool lazy_possible() {
   const Session& s = session();
-  return s.marks.any() || deferred_registry().any() || !s.signatures.empty() || s.named.any() || s.lazy() || !s.regions.empty();
+  return s.marks.any() || DeferredRegistry::any() || !s.signatures.empty() || s.named.any() || s.lazy() || !s.regions.empty();
 }
 
 void before_call_elsewhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {

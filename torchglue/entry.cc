@@ -72,11 +72,12 @@ void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
 // See Note [Raw pointers].
 bool has_storage(const c10::TensorImpl* tensor) {
   const bool has = real.has_storage(tensor);
-  if (!has) return false;
-  if (operator_in_progress()) {
-    before_kernel_access(*tensor);
-  } else {
+  // Each kernel asks several times. What is not deferred may be taken by kernels, and by all that runs in a backward pass.
+  if (!has || (!DeferredRegistry::any() && session().engine_depth > 0)) return has;
+  if (!operator_in_progress()) {
     before_raw_access(*tensor);
+  } else if (DeferredRegistry::any()) {
+    before_kernel_access(*tensor);
   }
   return true;
 }

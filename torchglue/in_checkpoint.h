@@ -18,7 +18,7 @@ struct InCheckpoint {
 
   // Whether the next operator is such a one.
   static bool begins() {
-    return deferred_registry().any() && session().engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks();
+    return DeferredRegistry::any() && session().engine_depth == 0 && NoSavedTensorHooksGuard::active() && !foreign_saved_tensor_hooks();
   }
 
   NoSavedTensorHooksGuard no_hooks;

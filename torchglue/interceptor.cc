@@ -1,4 +1,6 @@
 // The fallback on the interceptor's dispatch key: every operator call of a thread of the program comes here first.
+#include "torchglue/interceptor.h"
+
 #include <torch/library.h>
 
 #include <optional>
@@ -15,17 +17,19 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/eager.h"
+#include "torchglue/stages/running_statistics.h"
 #include "torchglue/statistics/running_arguments.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
+#include "torchglue/tape/written_since.h"
 
 namespace koila {
 
 namespace {
 
 // A tensor whose sizes, or whole meaning, are Python's: also where PyTorch has left Python out for the moment, as it does while it makes one.
-bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  for (const c10::IValue& v : torch::jit::last(stack, op.schema().arguments().size())) {
+bool any_of_python(at::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& v : arguments) {
     if (!v.isTensor() || !v.toTensor().defined()) continue;
     const c10::TensorImpl& impl = *v.toTensor().unsafeGetTensorImpl();
     if (impl.key_set().has(c10::DispatchKey::Python) || impl.has_symbolic_sizes_strides()) return true;
@@ -34,14 +38,14 @@ bool any_of_python(const c10::OperatorHandle& op, const torch::jit::Stack& stack
 }
 
 // Why koila leaves the call alone; null: it does not.
-const char* reason_to_stay_out(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const torch::jit::Stack& stack) {
+const char* reason_to_stay_out(c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> arguments) {
   if (keys.has_any(kStayOut)) {
     return keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}))
                ? "it happened below a Python dispatch mode or in a tensor subclass (__torch_dispatch__), which give operators another meaning."
                : "it happened in a functorch transform, or while operators are traced, which gives them another meaning.";
   }
   if (session().capturing()) return "it happened while a CUDA graph is captured.";
-  return any_of_python(op, stack) ? "it happened in a tensor subclass (__torch_dispatch__), which gives operators another meaning." : nullptr;
+  return any_of_python(arguments) ? "it happened in a tensor subclass (__torch_dispatch__), which gives operators another meaning." : nullptr;
 }
 
 void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -60,6 +64,18 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   run_eagerly(op, keys, stack);
 }
 
+}  // namespace
+
+bool is_ordinary(c10::DispatchKeySet keys, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  const Session& s = session();
+  if (!s.rescue || s.converting || s.engine_depth > 0 || lazy_possible() || s.meets_cuda() || s.capturing() || s.runtime->settings->stacks != 0) return false;
+  if (!follows_this_thread() || keys.has_any(kStayOut) || NoSavedTensorHooksGuard::active() || raw_memory().is_fresh() || raw_memory().any() || written_since().any()) return false;
+  if (traits.random || traits.silent_effect || traits.collective || traits.forward_mode || traits.foreach) return false;
+  if (any_of_python(arguments) || is_elsewhere(keys, arguments)) return false;
+  if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
+  return true;
+}
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
   if (s.meets_cuda()) attach_cuda_allocator();
@@ -67,11 +83,12 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const OpInProgress in_progress(op);
   if (!s.rescue) return run_plainly(op, keys, stack);
   const OutOfMemoryWatch watch(op.schema().name());
-  const char* alone = reason_to_stay_out(op, keys, *stack);
+  const at::ArrayRef<c10::IValue> arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  const char* alone = reason_to_stay_out(keys, arguments);
   try {
     if (alone != nullptr) {
       run_plainly(op, keys, stack);
-    } else if (const auto arguments = torch::jit::last(*stack, op.schema().arguments().size()); is_elsewhere(keys, arguments)) {
+    } else if (is_elsewhere(keys, arguments)) {
       alone = "it happened in an operator on a nested tensor, or on a device that koila does not work on.";
       before_call_elsewhere(op, arguments);
       run_plainly(op, keys, stack);
@@ -79,12 +96,10 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
       follow(op, keys, stack);
     }
   } catch (const std::exception& error) {
-    watch.leaves(error, alone != nullptr ? alone : "what ran out could not be made again.");
+    watch.leaves(error, alone != nullptr ? alone : kNotMadeAgain);
     throw;
   }
 }
-
-}  // namespace
 
 }  // namespace koila
 

@@ -88,28 +88,52 @@ class Deregistrations : public c10::OpRegistrationListener {
   void onOperatorDeregistered(const c10::OperatorHandle&) override { deregistrations.fetch_add(1, std::memory_order_release); }
 };
 
-using Cache = ska::flat_hash_map<const void*, std::unique_ptr<OpTraits>>;
+// One small cache per thread: no lock on the way of every operator. The few hundred operators that a program uses are found by a look at one slot.
+class Cache {
+ public:
+  const OpTraits& find(const c10::OperatorHandle& op) {
+    const uint64_t now = (uint64_t{user_rules_version()} << 32) | deregistrations.load(std::memory_order_acquire);
+    if (now != version_) forget(now);
+    const void* key = &op.schema();
+    Slot& slot = near_[reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15 >> (64 - kSlotBits)];
+    if (slot.key != key) slot = {key, &look_up(key, op)};
+    return *slot.traits;
+  }
+
+ private:
+  static constexpr int kSlotBits = 10;
+  struct Slot {
+    const void* key = nullptr;
+    const OpTraits* traits = nullptr;
+  };
+  using All = ska::flat_hash_map<const void*, std::unique_ptr<OpTraits>>;
+
+  void forget(uint64_t now) {
+    version_ = now;
+    std::fill(std::begin(near_), std::end(near_), Slot{});
+    if (!all_.empty()) outdated_.push_back(std::exchange(all_, {}));
+  }
+
+  const OpTraits& look_up(const void* key, const c10::OperatorHandle& op) {
+    static const auto* listening = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Deregistrations>()));
+    (void)listening;
+    const auto found = all_.find(key);
+    return found != all_.end() ? *found->second : *all_.emplace(key, std::make_unique<OpTraits>(examine(op))).first->second;
+  }
+
+  uint64_t version_ = 0;
+  Slot near_[size_t{1} << kSlotBits];
+  All all_;
+  std::vector<All> outdated_;  // whoever is in the middle of a call goes on with what it has
+};
+
+thread_local Cache* cache = nullptr;  // never destroyed: operators run while a thread ends
 
 }  // namespace
 
 const OpTraits& op_traits(const c10::OperatorHandle& op) {
-  // One small cache per thread: no lock on the way of every operator.
-  static thread_local auto* cache = new Cache;
-  static thread_local auto* outdated = new std::vector<Cache>;  // whoever is in the middle of a call goes on with what it has
-  static thread_local uint64_t version = 0;
-  const uint64_t now = (uint64_t{user_rules_version()} << 32) | deregistrations.load(std::memory_order_acquire);
-  if (now != version) {
-    version = now;
-    if (!cache->empty()) outdated->push_back(std::exchange(*cache, {}));
-  }
-  const void* key = &op.schema();
-  auto it = cache->find(key);
-  if (it == cache->end()) {
-    static const auto* listening = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Deregistrations>()));
-    (void)listening;
-    it = cache->emplace(key, std::make_unique<OpTraits>(examine(op))).first;
-  }
-  return *it->second;
+  if (cache == nullptr) cache = new Cache;
+  return cache->find(op);
 }
 
 OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t batch) {

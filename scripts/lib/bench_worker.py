@@ -8,6 +8,7 @@ falls on both alike.
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -118,6 +119,22 @@ def mlp(rows):
     return torch.nn.Sequential(*layers), data, lambda m, x, y: F.cross_entropy(m(x), y), 1
 
 
+def tiny_mlp(rows):
+    """Twenty layers of 32: operators so small that what is done about them shows."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(20) for layer in (torch.nn.Linear(32, 32), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers), (torch.rand(rows, 32), torch.rand(rows, 32)), lambda m, x, y: F.mse_loss(m(x), y), 1
+
+
+def transformer(rows):
+    """Two layers of 64 over 32 positions, with dropout as they come."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(96, 64), torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.nn.Linear(64, 96))
+    tokens = torch.randint(96, (rows, 33))
+    return model, (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()), lambda m, x, y: F.cross_entropy(m(x).flatten(0, 1), y.flatten()), 1
+
+
 def lstm(rows):
     torch.manual_seed(0)
     return text_lstm.Reader(), (torch.randint(128, (rows, 64)), torch.randint(8, (rows,))), lambda m, x, y: F.cross_entropy(m(x), y), 1
@@ -187,8 +204,8 @@ def cached_step(micro_batch):
     return prepare
 
 
-def plain_step(model, data, loss_of, _):
-    optimizer = torch.optim.AdamW(model.parameters())
+def plain_step(model, data, loss_of, _, optimizer=torch.optim.AdamW):
+    optimizer = optimizer(model.parameters())
 
     def run():
         optimizer.zero_grad()
@@ -231,9 +248,13 @@ MODELS = {"mlp": mlp, "cnn": cnn, "gpt": gpt, "lstm": lstm, "resnet": resnet, "c
 
 def step(name):
     """`step:gpt:64` is an ordinary step of 64 rows, `step:gpt:64:8` the loop by hand with micro-batches of 8, `cached:clip:64:8` GradCache's way,
-    `failing:gpt:64` an ordinary step that may run out of memory, `small_gpt` a fixed one."""
+    `failing:gpt:64` an ordinary step that may run out of memory, `small_gpt`, `tiny_mlp` and `transformer` fixed ones."""
     if name == "small_gpt":
         return plain_step(*gpt(8, width=64, layers=2))
+    if name == "tiny_mlp":
+        return plain_step(*tiny_mlp(8), optimizer=partial(torch.optim.SGD, lr=0.01))
+    if name == "transformer":
+        return plain_step(*transformer(8))
     parts = name.split(":")
     if parts[0] == "cached":
         return cached_step(int(parts[3]))(*MODELS[parts[1]](int(parts[2])))

@@ -10,16 +10,23 @@
 
 namespace koila {
 
-// Visits every node that `from` leads to, `from` included, once; null is skipped. visit(node) says whether to go on behind the node.
+// Visits every node that `from` leads to, `from` included, once; null is skipped. visit(node) says whether to go on behind the node. `nodes`: how many there
+// may be.
 template <class F>
-void walk_graph(std::vector<torch::autograd::Node*> from, F&& visit) {
+void walk_graph(std::vector<torch::autograd::Node*> from, size_t nodes, F&& visit) {
   ska::flat_hash_set<torch::autograd::Node*> seen;
+  seen.reserve(nodes);
   while (!from.empty()) {
     torch::autograd::Node* node = from.back();
     from.pop_back();
     if (node == nullptr || !seen.insert(node).second || !visit(node)) continue;
     for (const auto& edge : node->next_edges()) from.push_back(edge.function.get());
   }
+}
+
+template <class F>
+void walk_graph(std::vector<torch::autograd::Node*> from, F&& visit) {
+  walk_graph(std::move(from), 0, std::forward<F>(visit));
 }
 
 inline std::vector<torch::autograd::Node*> nodes_of(const torch::autograd::edge_list& edges) {

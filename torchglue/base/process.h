@@ -44,9 +44,13 @@ struct Moment {
   bool had_backward = false;
 };
 
-// Both are parts of the session, which the layers below it do not know.
-Process& process();
-Moment& moment();
+// Both are parts of the session, which the layers below it do not know. Asked several times for each operator and each piece of memory.
+Process& make_process();
+Moment& make_moment();
+inline constinit Process* the_process = nullptr;
+inline constinit Moment* the_moment = nullptr;
+inline Process& process() { return the_process != nullptr ? *the_process : make_process(); }
+inline Moment& moment() { return the_moment != nullptr ? *the_moment : make_moment(); }
 
 // Whether this thread works for the owner's step, and may touch regions: it is the owner, or one of the engine's in the owner's backward pass.
 bool works_for_owner();

@@ -33,6 +33,7 @@ class Facts {
   void on_graph(int64_t half_parameters, bool checkpoint);
 
  private:
+  bool looks_now() const;  // at gradients
   void look_at_gradients();
   void look_at_tape();
   void name_leaks();

@@ -7,6 +7,8 @@
 #include <exception>
 #include <vector>
 
+#include "torchglue/memory/origin.h"
+
 namespace koila {
 
 // While it lives an outermost backward pass of the program runs. On the thread that runs it.
@@ -18,6 +20,7 @@ class StepAccounts {
   StepAccounts& operator=(const StepAccounts&) = delete;
 
  private:
+  const NoWatchInBackward no_watch_;
   const int exceptions_ = std::uncaught_exceptions();
 };
 

@@ -78,8 +78,7 @@ void free_counted(void* data) {
   size_t bytes = 0;
   std::memcpy(&bytes, trailer_of(data), sizeof bytes);
   c10::profiledCPUMemoryReporter().Delete(data);
-  session().runtime->on_tensor_gone(KOILA_CPU, reinterpret_cast<uintptr_t>(data), static_cast<int64_t>(bytes));
-  session().runtime->release(KOILA_CPU, bytes);
+  session().runtime->give_back(KOILA_CPU, reinterpret_cast<uintptr_t>(data), bytes);
   c10::free_cpu(data);
 }
 
@@ -88,11 +87,12 @@ class CountedCpuAllocator final : public c10::Allocator {
   at::DataPtr allocate(size_t bytes) override {
     void* data = nullptr;
     if (bytes > 0) {
-      const koila_runtime* runtime = session().runtime;
-      if (session().meets_cuda()) attach_cuda_allocator();  // where only accounts are kept, no operator comes by
+      Session& s = session();
+      const koila_runtime* runtime = s.runtime;
+      if (s.meets_cuda()) attach_cuda_allocator();  // where only accounts are kept, no operator comes by
       int tries = 0;
       for (int refused; (refused = runtime->reserve(KOILA_CPU, bytes)) != 0;) {
-        const Offload::Answer answer = session().offload.ask(KOILA_CPU, bytes, refused == kOnPurpose && tries++ < 2);
+        const Offload::Answer answer = s.offload.ask(KOILA_CPU, bytes, refused == kOnPurpose && tries++ < 2);
         if (answer == Offload::Answer::kTryAgain) continue;
         if (answer == Offload::Answer::kServe) {
           if (at::DataPtr outside = serve_from_outside(bytes)) return outside;

@@ -10,10 +10,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <typeinfo>
 #include <utility>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
@@ -76,6 +78,37 @@ void scope_ends(const at::RecordFunction& function, at::ObserverContext*) {
   if (is_optimizer_step(function) && this_thread.optimizers > 0) --this_thread.optimizers;
 }
 
+// PyTorch's list of observers is the process's.
+class Watch {
+ public:
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    on_ = true;
+    add();
+  }
+  void pass_begins() {
+    const std::lock_guard lock(mutex_);
+    if (passes_++ == 0 && on_) at::removeCallback(handle_);
+  }
+  void pass_ends() {
+    const std::lock_guard lock(mutex_);
+    if (--passes_ == 0 && on_) add();
+  }
+
+ private:
+  void add() {
+    // Of its own scope only: operators go on to find no observer.
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends).scopes({at::RecordScope::USER_SCOPE}));
+  }
+
+  ForkLock mutex_;
+  at::CallbackHandle handle_ = 0;
+  int passes_ = 0;  // under way, on whichever threads
+  bool on_ = false;
+};
+
+Watch watch;
+
 }  // namespace
 
 koila_origin origin_now(bool with_place) {
@@ -111,10 +144,12 @@ PlaceScope::~PlaceScope() { this_thread.recorded_place = before_; }
 WhenScope::WhenScope(koila_when when) : before_(std::exchange(this_thread.when, static_cast<int>(when))) {}
 WhenScope::~WhenScope() { this_thread.when = before_; }
 
-void watch_optimizers() {
-  // Of its own scope only: operators go on to find no observer.
-  at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends).scopes({at::RecordScope::USER_SCOPE}));
-}
+bool optimizer_at_work() { return this_thread.optimizers > 0; }
+
+void watch_optimizers() { watch.begin(); }
+
+NoWatchInBackward::NoWatchInBackward() { watch.pass_begins(); }
+NoWatchInBackward::~NoWatchInBackward() { watch.pass_ends(); }
 
 void origin_step_over() {
   this_thread.graph_began = at::sequence_number::peek();

@@ -56,8 +56,21 @@ class WhenScope {
   int before_;
 };
 
+// Whether an optimizer's step() is under way on this thread, of those that say so.
+bool optimizer_at_work();
+
 // Has optimizers that say so (PyTorch's, in Python) noticed while they work. Call once.
 void watch_optimizers();
+
+// While it lives a backward pass is under way, in which optimizers are not watched: whatever runs in it is backward's. PyTorch's engine goes over all that
+// watches twice for each node, which would be a hundredth of a small step.
+class NoWatchInBackward {
+ public:
+  NoWatchInBackward();
+  ~NoWatchInBackward();
+  NoWatchInBackward(const NoWatchInBackward&) = delete;
+  NoWatchInBackward& operator=(const NoWatchInBackward&) = delete;
+};
 
 // An outermost backward pass of this thread is over: what comes next is another step's.
 void origin_step_over();

@@ -63,12 +63,12 @@ class DeferredRegistry {
   std::pair<Region*, uint32_t> find_storage(const c10::StorageImpl* storage) const;
 
   // Any thread, without a lock.
-  bool any() const { return any_.load(std::memory_order_relaxed); }
+  static bool any() { return any_.load(std::memory_order_relaxed); }
 
  private:
   void note_any() { any_.store(!impls_.empty() || !storages_.empty(), std::memory_order_relaxed); }
 
-  std::atomic<bool> any_{false};
+  static inline std::atomic<bool> any_{false};
   mutable ForkLock mutex_;
   ska::flat_hash_map<const c10::TensorImpl*, Entry> impls_;
   ska::flat_hash_map<const c10::StorageImpl*, std::pair<Region*, uint32_t>> storages_;

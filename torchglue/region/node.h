@@ -34,7 +34,7 @@ class RegionNode : public torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override;
-  std::string name() const override { return kRegionNode; }
+  std::string name() const override { return "KoilaRegion"; }
 
   static NodePtr owner(torch::autograd::Node* node);
 

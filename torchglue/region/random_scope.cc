@@ -36,19 +36,25 @@ uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b) {
   return seed;
 }
 
-RandomState::RandomState(at::Generator generator) : generator_(std::move(generator)), saved_(generator_.clone()) {}
+RandomState::RandomState(at::Generator generator) : generator_(std::move(generator)) {
+  if (!generator_.device().is_cpu()) {
+    elsewhere_ = generator_.clone();
+    return;
+  }
+  auto* from = at::check_generator<at::CPUGeneratorImpl>(generator_);
+  on_cpu_.emplace(OnCpu{from->engine(), from->next_float_normal_sample(), from->next_double_normal_sample()});
+}
 RandomState::RandomState(at::Device device) : RandomState(default_generator(device)) {}
 
 void RandomState::restore() {
   std::lock_guard lock(generator_.mutex());
-  if (generator_.device().is_cpu()) {
+  if (on_cpu_) {
     auto* to = at::check_generator<at::CPUGeneratorImpl>(generator_);
-    auto* from = at::check_generator<at::CPUGeneratorImpl>(saved_);
-    to->set_engine(from->engine());
-    to->set_next_float_normal_sample(from->next_float_normal_sample());
-    to->set_next_double_normal_sample(from->next_double_normal_sample());
+    to->set_engine(on_cpu_->engine);
+    to->set_next_float_normal_sample(on_cpu_->next_float);
+    to->set_next_double_normal_sample(on_cpu_->next_double);
   } else {
-    generator_.set_state(saved_.get_state());
+    generator_.set_state(elsewhere_.get_state());
   }
 }
 

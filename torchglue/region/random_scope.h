@@ -1,10 +1,12 @@
 // Random draws that recomputation can repeat.
 #pragma once
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace koila {
 
@@ -25,7 +27,14 @@ class RandomState {
   at::Generator generator_;
 
  private:
-  at::Generator saved_;
+  // Of the CPU's generator: as it stands, with no heap block of 2.5 KiB for each operator that may draw.
+  struct OnCpu {
+    at::mt19937 engine;
+    std::optional<float> next_float;
+    std::optional<double> next_double;
+  };
+  std::optional<OnCpu> on_cpu_;
+  at::Generator elsewhere_;
 };
 
 // The device's default generator draws from `seed`, and stands afterwards where it stood before.

@@ -16,8 +16,8 @@ bool& RegionWork::active() {
 }
 
 void make_real(at::ArrayRef<c10::IValue> arguments) {
+  if (!DeferredRegistry::any() || !session().owned_by_this_thread()) return;
   const DeferredRegistry& registry = deferred_registry();
-  if (!registry.any() || !session().owned_by_this_thread()) return;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const auto entry = registry.find(t.unsafeGetTensorImpl());
     if (!registry.awaits_value(storage_of(t))) return;

@@ -6,9 +6,7 @@
 #include <optional>
 
 #include "torchglue/collectives.h"
-#include "torchglue/dispatch.h"
 #include "torchglue/facts/facts.h"
-#include "torchglue/in_checkpoint.h"
 #include "torchglue/kept_arguments.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/events.h"
@@ -16,194 +14,28 @@
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/pack_once.h"
-#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/convert.h"
+#include "torchglue/rescue/rescued_call.h"
 #include "torchglue/sizing/sizing.h"
-#include "torchglue/stages/running_statistics.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
 #include "torchglue/tape/written_since.h"
+#include "torchglue/stages/running_statistics.h"
 
 namespace koila {
 
 namespace {
 
-// Micro-batch 0 of a region that is under way may stand in the way of an operator outside it.
-bool shrink_regions() {
-  bool shrunk = false;
-  for (const auto& region : session().live_regions()) {
-    shrunk |= may(KOILA_RUNG_OFFLOAD) && boundaries().evict(region->device());
-    shrunk |= region->holds_first_frame() && region->shrink();
-  }
-  return shrunk;
-}
-
-// Note [A rescue within a rescue]
-// What a rescue runs again may run out in turn, and be rescued: the operators inside a composite one, say. The same operator within its
-// own rescue is not: what could be split has been.
-thread_local std::vector<const c10::FunctionSchema*> stack_of_rescues;
-
-class InRescue {
- public:
-  explicit InRescue(const c10::OperatorHandle& op) { stack_of_rescues.push_back(&op.schema()); }
-  ~InRescue() { stack_of_rescues.pop_back(); }
-  InRescue(const InRescue&) = delete;
-  InRescue& operator=(const InRescue&) = delete;
-};
-
-void check_call_in_flight(const Plan& plan) {
-  const Tape& tape = session().tape;
-  if (c10::AutogradState::get_tls_state().get_grad_mode() || tape.pending() == nullptr) return;
-  for (const TapeRef& ref : tape.pending()->refs) {
-    if (!plan.placements[ref.value].is_replicate() && tape.values()[ref.value].differentiable()) {
-      throw CannotConvert("it happened under no_grad on a tensor that requires grad, as inside an autograd.Function or a checkpoint.");
-    }
-  }
-}
-
-// Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
-int64_t split_step(const OutOfMemory& oom) {
-  Session& s = session();
-  if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
-  check_raw_memory();
-  s.tape.let_go_of_leaves();
-  const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
-  report_rescue(oom, convert(s.tape, plan), plan.batch);
-  return plan.batch;
-}
-
-// Whether nothing is lost if the call has written to its arguments before it failed: they are computed anew.
-bool may_repeat(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  const OpTraits& traits = op_traits(op);
-  if (!traits.writes) return true;
-  bool anew = true;
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-    anew &= entry.region != nullptr && !entry.region->materialised(entry.value);
-  });
-  return anew;
-}
-
-constexpr const char* kStateDoesNotFit = "The optimizer state does not fit.";  // the runtime adds by how much (runtime/state_lacks.h)
-
-// What an optimizer makes its state with in its first step.
-bool makes_state(const std::string& op) {
-  constexpr const char* kMakers[] = {"aten::zeros_like", "aten::zeros", "aten::empty_like", "aten::empty", "aten::full_like", "aten::full", "aten::clone"};
-  return std::find(std::begin(kMakers), std::end(kMakers), op) != std::end(kMakers);
-}
-
-// The reason, with the state that the program's error leaves.
-std::string describe_refusal(const c10::OperatorHandle& op, const std::string& reason) {
-  std::string text = reason;
-  const auto add = [&](const std::string& more) { text += (text.empty() ? "" : " ") + more; };
-  if (op_traits(op).writes) add(op.schema().name() + " writes to its arguments, and may have done part of it.");
-  if (const size_t updated = session().updated.size(); updated > 0 && !c10::AutogradState::get_tls_state().get_grad_mode()) {
-    add("Since the last backward pass " + std::to_string(updated) + (updated == 1 ? " parameter has" : " parameters have") +
-        " been updated: an optimizer's step is half done.");
-  }
-  if (origin_now(false).when == KOILA_IN_OPTIMIZER && !op_traits(op).writes && makes_state(op.schema().name())) add(kStateDoesNotFit);
-  return text;
-}
-
-// Whether the call belongs to a training step: a graph is under way, or a backward pass has been and an optimizer may be at work. A tensor that somebody
-// makes before is none of koila's to keep elsewhere.
-bool is_in_step(at::ArrayRef<c10::IValue> arguments) {
-  Session& s = session();
-  if (!c10::AutogradState::get_tls_state().get_grad_mode()) return s.had_backward;
-  bool graph = !s.live_regions().empty();
-  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { graph |= t.requires_grad(); });
-  const auto& values = s.tape.values();
-  return graph || std::any_of(values.begin(), values.end(), [](const TapeValue& v) { return !v.is_capture() && v.differentiable() && !v.weak.expired(); });
-}
-
-void rescue(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, const SavedStatistics* statistics,
-            std::optional<RandomState>& before, PackOnce& packs, std::exception_ptr ran_out) {
-  Session& s = session();
-  const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-  const bool in_step = is_in_step(arguments.values());
-  std::string reason;
-  int64_t batch = 0;
-  if (std::find(stack_of_rescues.begin(), stack_of_rescues.end(), &op.schema()) != stack_of_rescues.end()) {
-    s.tape.discard();
-    std::rethrow_exception(ran_out);
-  }
-  const InRescue within(op);
-  if (!packs.may_run_again()) {
-    s.tape.discard();
-    report_refusal(oom, "a saved-tensor hook of the program's own ran out, and may have done part of its work.", 0);
-    std::rethrow_exception(ran_out);
-  }
-  try {
-    if (statistics != nullptr && !statistics->restore()) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
-    batch = split_step(oom);
-  } catch (const CannotConvert& why) {
-    reason = why.what();
-  } catch (const std::exception& error) {
-    s.tape.discard();
-    if (!is_out_of_memory(error)) throw;
-    report_refusal(oom, reason_of(error), batch);
-    std::rethrow_exception(ran_out);
-  }
-  // What has nothing to do with the call, another network on another batch, may still be whole. A conversion that runs out on its way has given up memory that it could
-  // not fill again: then nothing goes on.
-  const auto split_more = [&] {
-    try {
-      if (s.tape.empty()) return false;
-      split_step(oom);
-      return true;
-    } catch (const CannotConvert&) {
-      s.tape.cut();
-      return false;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      report_refusal(oom, reason_of(error), batch);
-      std::rethrow_exception(ran_out);
-    }
-  };
-  // The call again: split, or whole where there is more room now.
-  const auto came_through = [&] {
-    if (before) before->restore();
-    arguments.put_back(*stack);
-    packs.begin_again();
-    std::optional<InCheckpoint> in_checkpoint;
-    if (InCheckpoint::begins()) in_checkpoint.emplace();
-    try {
-      if (!dispatch_lazily(op, keys, stack)) call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
-      return true;
-    } catch (const std::exception& error) {
-      if (!is_out_of_memory(error)) throw;
-      return false;
-    }
-  };
-  // Each time another region has halved its micro-batch; a call that makes regions of
-  // its own on every try would never end.
-  constexpr int kTriesAtMost = 24;
-  for (int tries = 0; tries < kTriesAtMost && packs.may_run_again() && may_repeat(op, arguments.values()) && (reason.empty() || split_more() || shrink_regions()); ++tries) {
-    reason = "it does not fit beside one row of the batch.";
-    if (came_through()) return;
-    if (statistics != nullptr) statistics->restore();
-  }
-  s.tape.discard();
-  if (in_step && packs.may_run_again() && may_repeat(op, arguments.values()) && s.offload.begin(oom.device, oom.op)) {
-    if (came_through()) {
-      s.offload.came_through(oom);
-      return;
-    }
-  }
-  report_refusal(oom, describe_refusal(op, reason), batch);
-  std::rethrow_exception(ran_out);
-}
-
 // What an optimizer has done so far, for whom its error stops.
-void note_updates(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+void note_updates(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
-  if (!s.had_backward || s.engine_depth > 0 || c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  if (op_traits(op).fused) facts().on_fused_update();
+  if (!s.had_backward || s.engine_depth > 0) return;
+  if (traits.fused) facts().on_fused_update();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    if (t.requires_grad() && t.is_leaf()) s.updated.insert(t.unsafeGetTensorImpl());
+    if (t.is_leaf() && t.requires_grad()) s.updated.insert(t.unsafeGetTensorImpl());
   });
 }
 
@@ -262,10 +94,8 @@ class LeftByFailure {
 
 }  // namespace
 
-bool in_rescue() { return !stack_of_rescues.empty(); }
-
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  make_real(torch::jit::last(*stack, op.schema().arguments().size()));
+  if (DeferredRegistry::any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   const WrittenSince::Call call(op, *stack);
@@ -301,30 +131,60 @@ void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   }
 }
 
+// The call has come through, at its first try or at another.
+void finish(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  if (traits.writes && !c10::AutogradState::get_tls_state().get_grad_mode()) note_updates(op, traits, arguments);
+  if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
+  session().tape.commit(arguments, results);
+}
+
+// What a call that ran out is made again with.
+struct Before {
+  std::optional<RandomState> random;
+  std::optional<SavedStatistics> statistics;
+  std::optional<WrittenArguments> written;
+
+  // What it drew before it failed would be drawn twice.
+  bool may_retry(const OpTraits& traits) const { return (!traits.writes || written) && (!traits.random || random); }
+};
+
+// The call ran out: its results are on the stack afterwards. Throws where nothing helps.
+void recover(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments, Before& before, PackOnce& packs,
+             std::exception_ptr ran_out) {
+  const OpTraits& traits = op_traits(op);
+  LeftByFailure left(op, arguments.values(), before.random, before.statistics);
+  if (before.may_retry(traits) && retry(op, keys, stack, arguments, before.written, before.statistics, before.random, packs)) {
+    return finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+  }
+  try {
+    rescue_call(op, keys, stack, arguments, before.statistics ? &*before.statistics : nullptr, before.random, packs, std::move(ran_out));
+  } catch (...) {
+    left.put_back();
+    throw;
+  }
+  session().tape.discard();
+}
+
 void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
-  if (op_traits(op).collective) return run_collective(op, keys, stack);
-  const KeptArguments arguments(*stack, op.schema().arguments().size());
-  if (s.converting) {
-    run_plainly(op, keys, stack);
-    return;
-  }
-  // Tangents are no part of what a region knows of a tensor.
-  make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
-  if (op_traits(op).forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
-  s.tape.begin(op, arguments.values());
   const OpTraits& traits = op_traits(op);
-  if (c10::AutogradState::get_tls_state().get_grad_mode()) s.offload.on_gradients();
-  std::exception_ptr ran_out;
-  std::optional<RandomState> before;
-  if (traits.random) before = random_state_of(arguments.values());
-  std::optional<SavedStatistics> statistics;
-  if (traits.silent_effect) statistics.emplace(op.schema(), arguments.values());
-  std::optional<WrittenArguments> written;
-  if (traits.writes && !traits.foreach) written.emplace(op, arguments.values());
+  if (traits.collective) return run_collective(op, keys, stack);
+  if (s.converting) return run_plainly(op, keys, stack);
+  const KeptArguments arguments(*stack, traits.kinds.size());
+  make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
+  // Tangents are no part of what a region knows of a tensor.
+  if (traits.forward_mode) s.stay_out("koila stays out from here on: the program uses forward-mode differentiation.");
+  s.tape.begin(op, arguments.values());
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (grad_mode) s.offload.on_gradients();
+  Before before;
+  if (traits.random) before.random = random_state_of(arguments.values());
+  if (traits.silent_effect) before.statistics.emplace(op.schema(), arguments.values());
+  if (traits.writes && !traits.foreach) before.written.emplace(op, arguments.values());
   PackOnce packs;
+  std::exception_ptr ran_out;
   try {
-    const Offload::MustNotFail must_not(traits.writes && (s.had_backward || c10::AutogradState::get_tls_state().get_grad_mode()));
+    const Offload::MustNotFail must_not(traits.writes && (s.had_backward || grad_mode));
     call_kernel([&] { packs.run([&] { run_plainly(op, keys, stack); }); });
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) {
@@ -333,27 +193,40 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     }
     ran_out = std::current_exception();
   }
-  // What it drew before it failed would be drawn twice.
-  const bool may_retry = (!traits.writes || written) && (!traits.random || before);
-  if (ran_out) {
-    LeftByFailure left(op, arguments.values(), before, statistics);
-    if (may_retry && retry(op, keys, stack, arguments, written, statistics, before, packs)) {
-      ran_out = nullptr;
-    } else {
-      try {
-        rescue(op, keys, stack, arguments, statistics ? &*statistics : nullptr, before, packs, std::move(ran_out));
-      } catch (...) {
-        left.put_back();
-        throw;
-      }
-      s.tape.discard();
-      return;
+  if (ran_out) return recover(op, keys, stack, arguments, before, packs, std::move(ran_out));
+  finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+}
+
+OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> arguments)
+    : op_(op), traits_(traits), keys_(keys), arguments_(arguments), progress_(op), watch_(op.schema().name()) {
+  Session& s = session();
+  s.tape.begin(op, arguments);
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
+  if (grad_mode) s.offload.on_gradients();
+  if (traits_.writes) written_.emplace(op, arguments);
+  must_not_fail_ = traits_.writes && (s.had_backward || grad_mode);
+}
+
+void OrdinaryCall::came_through(at::ArrayRef<c10::IValue> results) const { finish(op_, traits_, arguments_, results); }
+
+torch::jit::Stack OrdinaryCall::make_up_for(const std::exception& error) {
+  try {
+    if (!is_out_of_memory(error)) {
+      session().tape.discard();
+      throw;
     }
+    std::exception_ptr ran_out = std::current_exception();
+    torch::jit::Stack stack(arguments_.begin(), arguments_.end());
+    const KeptArguments arguments(stack, stack.size());
+    Before before;
+    before.written = std::move(written_);
+    PackOnce packs;
+    recover(op_, keys_, &stack, arguments, before, packs, std::move(ran_out));
+    return stack;
+  } catch (const std::exception& left) {
+    watch_.leaves(left, kNotMadeAgain);
+    throw;
   }
-  const auto results = torch::jit::last(*stack, stack->size() - arguments.bottom());
-  if (traits.writes) note_updates(op, arguments.values());
-  if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
-  s.tape.commit(arguments.values(), results);
 }
 
 }  // namespace koila

@@ -9,6 +9,7 @@
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
+#include "torchglue/tape/node_kind.h"
 
 namespace koila {
 
@@ -50,10 +51,12 @@ bool has_hooks(const at::Tensor& leaf) {
   return accumulator && (!accumulator->post_hooks().empty() || !accumulator->pre_hooks().empty());
 }
 
+AccumulateGrad* as_leaf(Node& node) { return kind_of(node) == NodeKind::kLeaf ? static_cast<AccumulateGrad*>(&node) : nullptr; }
+
 std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
   std::vector<AccumulateGrad*> leaves;
   walk_graph(std::move(from), [&](Node* node) {
-    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) leaves.push_back(leaf);
+    if (AccumulateGrad* leaf = as_leaf(*node)) leaves.push_back(leaf);
     return true;
   });
   return leaves;
@@ -64,8 +67,9 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
 InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
     : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
   std::vector<Node*> outside;
-  walk_graph(nodes_of(roots), [&](Node* node) {
-    if (auto* leaf = dynamic_cast<AccumulateGrad*>(node)) {
+  leaves_.reserve(tape.ops().size());
+  walk_graph(nodes_of(roots), 2 * tape.ops().size(), [&](Node* node) {
+    if (const AccumulateGrad* leaf = as_leaf(*node)) {
       note(leaf->variable);
     } else if (!tape.may_have_made(*node)) {
       outside.push_back(node);
@@ -78,7 +82,13 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
     node_hooks_.emplace_back(outside_.back().node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
   }
   if (!accumulate_grad_) return;
-  for (AccumulateGrad* leaf : leaves_of(std::move(outside))) note(leaf->variable);
+  if (!outside.empty()) {
+    ska::flat_hash_set<const c10::TensorImpl*> known;
+    for (const Leaf& leaf : leaves_) known.insert(leaf.variable.unsafeGetTensorImpl());
+    for (AccumulateGrad* leaf : leaves_of(std::move(outside))) {
+      if (known.insert(leaf->variable.unsafeGetTensorImpl()).second) note(leaf->variable);
+    }
+  }
   for (Leaf& leaf : leaves_) {
     const at::Tensor& gradient = leaf.variable.grad();
     leaf.shares_version = gradient.defined() && gradient.is_view();
@@ -110,14 +120,14 @@ void InterruptedPass::stop_watching() {
 }
 
 void InterruptedPass::note(const at::Tensor& variable) {
-  if (!accumulate_grad_ || !leaf_index_.emplace(variable.unsafeGetTensorImpl(), leaves_.size()).second) return;
+  if (!accumulate_grad_) return;
   const at::Tensor& gradient = variable.grad();
   leaves_.push_back({variable, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
 }
 
 const InterruptedPass::Leaf* InterruptedPass::find(const at::Tensor& variable) const {
-  const auto noted = leaf_index_.find(variable.unsafeGetTensorImpl());
-  return noted == leaf_index_.end() ? nullptr : &leaves_[noted->second];
+  const auto noted = std::find_if(leaves_.begin(), leaves_.end(), [&](const Leaf& leaf) { return leaf.variable.is_same(variable); });
+  return noted == leaves_.end() ? nullptr : &*noted;
 }
 
 bool InterruptedPass::served(const Leaf& leaf) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
@@ -61,7 +60,6 @@ class InterruptedPass {
   bool functions_;
   bool accumulate_grad_;
   std::vector<Leaf> leaves_;
-  ska::flat_hash_map<const c10::TensorImpl*, size_t> leaf_index_;
   std::vector<Outside> outside_;
   std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> leaf_hooks_;
   std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;

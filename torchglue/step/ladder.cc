@@ -27,12 +27,12 @@ bool worth_another_try(const OutOfMemory& oom, int& tries, bool micro_batch) {
 }
 
 WrittenArguments::WrittenArguments(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  if (!op_traits(op).writes) return;
+  const OpTraits& traits = op_traits(op);
+  if (!traits.out && !(traits.in_place && traits.pointwise)) return;  // make_as_before() says no, whatever there was
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    const bool dense = t.layout() == at::kStrided;
     Before& before = before_.emplace_back();
     before.version = version_of(t);
-    if (!dense) return;
+    if (!traits.out || t.layout() != at::kStrided) return;
     before.sizes = t.sizes();
     before.strides = t.strides();
     before.offset = t.storage_offset();

@@ -2,13 +2,15 @@
 
 namespace koila {
 
-Session& session() {
-  static auto* the_session = new Session;  // never destroyed: tensors may outlive static destruction
-  return *the_session;
+Session& make_session() {
+  static auto* made = new Session;  // never destroyed: tensors may outlive static destruction
+  the_process = made;
+  the_moment = made;
+  return *(the_session = made);
 }
 
-Process& process() { return session(); }
-Moment& moment() { return session(); }
+Process& make_process() { return make_session(); }
+Moment& make_moment() { return make_session(); }
 
 void Session::forget_step() {
   tape.cut();

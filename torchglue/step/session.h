@@ -84,7 +84,9 @@ struct Session : Process, Moment {
   bool draws_whole() const { return engine_depth > 0 || !c10::AutogradState::get_tls_state().get_grad_mode(); }
 };
 
-// The session; its runtime is null until attach().
-Session& session();
+// The session; its runtime is null until attach(). Asked several times for each operator and each piece of memory.
+Session& make_session();
+inline constinit Session* the_session = nullptr;
+inline Session& session() { return the_session != nullptr ? *the_session : make_session(); }
 
 }  // namespace koila

@@ -79,6 +79,8 @@ bool take_steps() {
   return true;
 }
 
+bool follows_this_thread() { return is_owner() && !wanted.load(std::memory_order_relaxed); }
+
 bool is_followed(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (is_owner()) {
     if (!wanted.load(std::memory_order_relaxed) || is_of_a_step(op, stack) || !between_steps()) return true;

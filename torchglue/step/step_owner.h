@@ -23,6 +23,9 @@ void join_threads_of_program();
 // Whether the call belongs to the steps that are followed. Takes the steps, or gives them away, where it is time to.
 bool is_followed(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
+// Whether this thread's steps are followed, and nobody else wants to be.
+bool follows_this_thread();
+
 // Takes the steps for this thread where nobody has them. Whether this thread has them now.
 bool take_steps();
 

@@ -9,6 +9,7 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 
 #include "torchglue/base/tls.h"
 #include "torchglue/tape/hold.h"
+#include "torchglue/tape/op_log.h"
 
 namespace torch::autograd {
 struct Node;
@@ -25,13 +27,10 @@ struct Node;
 
 namespace koila {
 
-using TapeValueId = uint32_t;
-inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
-inline constexpr int32_t kNoProducer = -1;
 inline constexpr int kRunAgainAtMost = 64;      // operators in a row, to have a value again that somebody let go of
 inline constexpr int64_t kSmallAtMost = 4096;   // bytes; see Note [Small things that are gone]
+inline constexpr int64_t kShareOfOrigins = 200;  // see Note [What the tape holds]
 inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are captures like any other tensor
-inline constexpr const char* kRegionNode = "KoilaRegion";  // name of a region's node: it never hangs on a graph of the live tape
 
 // Note [What the tape holds]
 // The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost next to nothing in a training step.
@@ -80,25 +79,7 @@ struct TapeValue {
   bool is_copied() const { return strong.defined() && strong.unsafeGetTensorImpl() != weak._unsafe_get_target(); }
 };
 
-// One reference to a tensor from an operator's arguments.
-struct TapeRef {
-  uint16_t arg;
-  int32_t element;  // of a tensor list, else -1
-  TapeValueId value;
-  uint32_t version;  // version counter at the call
-};
-
 struct OpTraits;
-
-struct TapeOp {
-  c10::OperatorHandle op;
-  std::vector<c10::IValue> args;  // a tensor is replaced by None, a list of tensors by its length
-  c10::SmallVector<TapeRef, 4> refs;
-  c10::SmallVector<TapeValueId, 2> outputs;  // flat; kNoTapeValue for undefined tensors
-  uint32_t state = 0;                        // index into Tape::states()
-  bool in_place = false;                     // returns an argument that it wrote to
-  uint32_t place = 0;                        // source line, where these are asked for
-};
 
 // Whether this call drew from a generator, going by its arguments: dropout outside of training did not.
 bool drew(const TapeOp& op);
@@ -140,13 +121,13 @@ class Tape {
   void collect();
 
   // Whether a parameter that the tape has ever seen has these sizes: gradients and optimizer state do, a batch hardly.
-  bool sized_like_a_parameter(const TapeValue& value) const { return parameter_sizes_.count({value.sizes.begin(), value.sizes.end()}) > 0; }
+  bool sized_like_a_parameter(const TapeValue& value) const { return parameter_sizes_.count(at::IntArrayRef(value.sizes)) > 0; }
 
   // A tensor whose memory a foreign reader (NumPy, DLPack, a storage object) may point into: its storage stays where it is.
   void pin(const at::Tensor& tensor);
   void pin_storage(const c10::StorageImpl* storage);
 
-  const std::vector<TapeOp>& ops() const { return ops_; }
+  const std::vector<TapeOp>& ops() const { return log_.ops(); }
   // The call between begin() and commit(), or null.
   const TapeOp* pending() const { return pending_ ? &*pending_ : nullptr; }
   const std::vector<TapeValue>& values() const { return values_; }
@@ -169,7 +150,7 @@ class Tape {
   // Whether a tensor with a graph of an autograd.Function has entered, since forget_functions().
   bool saw_functions() const { return saw_functions_; }
   void forget_functions() { saw_functions_ = false; }
-  bool empty() const { return ops_.empty(); }
+  bool empty() const { return ops().empty(); }
   // Whether an operator on the tape made a graph.
   bool differentiable() const { return differentiable_; }
 
@@ -182,6 +163,18 @@ class Tape {
     bool pinned = false;
   };
 
+  // By sizes alone, so that looking one up takes no vector.
+  struct BySizes {
+    using is_transparent = void;
+    bool operator()(at::IntArrayRef a, at::IntArrayRef b) const { return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end()); }
+  };
+
+  void begin_writes(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
+  bool is_worth_recording(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) const;
+  void record_arguments(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
+  void commit_writes();
+  void record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  void drop_pending();
   void note_write_behind(const at::Tensor& tensor);
   void keep_before_write(const at::Tensor& tensor);
   void forget_written(const at::Tensor& tensor);
@@ -192,7 +185,9 @@ class Tape {
   bool hangs_on_tape(const torch::autograd::Node* node) const;
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
-  void add_output(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
+  TapeValueId output_of(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
+  TapeValueId output_of_known(const at::Tensor& tensor, TapeValueId known, int32_t producer, int32_t output);
+  uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   void hold_small(at::ArrayRef<c10::IValue> arguments);
   std::shared_ptr<Hold> hold(TapeValueId value);
@@ -201,14 +196,17 @@ class Tape {
   uint32_t intern_state();
   void compact(const std::vector<char>& needed_value, const std::vector<char>& needed_op);
 
-  std::vector<TapeOp> ops_;
+  OpLog log_;
   std::vector<TapeValue> values_;
   std::vector<Group> groups_;
   std::vector<OpState> states_;
   ska::flat_hash_map<const c10::TensorImpl*, TapeValueId> index_;
-  std::set<std::vector<int64_t>> parameter_sizes_;
+  std::set<std::vector<int64_t>, BySizes> parameter_sizes_;
 
   std::optional<TapeOp> pending_;
+  std::vector<c10::IValue> pending_args_;  // what it refers to, until it goes to the log; their memory is kept
+  std::vector<TapeRef> pending_refs_;
+  std::vector<TapeValueId> pending_outputs_;
   std::vector<at::Tensor> silent_;  // running statistics that the pending call updates
   std::vector<std::pair<at::Tensor, uint32_t>> written_;  // what it says that it writes to, and the versions before
   bool record_ = false;  // whether commit() writes the pending call down

@@ -89,6 +89,7 @@ WrittenSince::Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack
 }
 
 WrittenSince::Call::~Call() {
+  if (lent_.empty()) return;
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
   for (auto lent = lent_.rbegin(); lent != lent_.rend(); ++lent) lent->memory.copy_(lent->now);

@@ -24,6 +24,8 @@ class WrittenSince {
   void end();
   // `made` has been made again as the tensor was at that version.
   void note(const at::Tensor& made, const TapeValue& value);
+  // Whether there is any such copy.
+  bool any() const { return !originals_.empty(); }
   // What the tape has copied before a write, or the same view of it; undefined: nothing.
   at::Tensor original_of(const at::Tensor& copy) const;
 

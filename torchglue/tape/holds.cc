@@ -1,0 +1,121 @@
+#include "torchglue/tape/tape.h"
+
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+
+#include "torchglue/op_traits.h"
+#include "torchglue/tape/node_kind.h"
+#include "torchglue/base/tensor_memory.h"
+
+namespace koila {
+
+namespace {
+
+int64_t (*bytes_in_use)(int device) = nullptr;
+
+constexpr int64_t kShareOfSmall = 400;
+
+// Whether the operator gives the same again from the same arguments.
+bool can_run_again(const TapeOp& op) {
+  return !op.in_place && !drew(op);
+}
+
+}  // namespace
+
+void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
+
+// Whether the tape may hold so much on its own account: one part in `share` of what is in use.
+bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
+  const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
+  return bytes * share <= in_use;
+}
+
+std::shared_ptr<Hold> Tape::hold(TapeValueId id) {
+  auto hold = values_[id].hold.lock();
+  if (!hold) values_[id].hold = hold = std::make_shared<Hold>(Hold{values_[id].lock(), {}});
+  return hold;
+}
+
+// What the value, as it was at that version, is made from and nothing else holds for certain. False when it cannot be made again.
+bool Tape::find_origins(TapeValueId id, uint32_t version, int depth, std::vector<TapeValueId>& origins) const {
+  const TapeValue& value = values_[id];
+  if (value.differentiable()) return true;  // a region makes it again
+  if (value.strong.defined() && version_of(value.strong) == version) return true;
+  if (value.is_capture() || !can_run_again(ops()[value.producer])) {
+    const at::Tensor t = value.lock();
+    if (!t.defined() || version_of(t) != version) return false;
+    if (value.hold.expired() && std::find(origins.begin(), origins.end(), id) == origins.end()) origins.push_back(id);
+    return true;
+  }
+  const auto& refs = ops()[value.producer].refs;
+  return value.version == version && depth < kRunAgainAtMost &&
+         std::all_of(refs.begin(), refs.end(), [&](const TapeRef& ref) { return find_origins(ref.value, ref.version, depth + 1, origins); });
+}
+
+std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
+  if (auto known = values_[id].hold.lock()) return known;
+  std::vector<TapeValueId> origins;
+  if (!find_origins(id, values_[id].version, 0, origins)) origins = {id};
+  int64_t bytes = 0;
+  for (TapeValueId origin : origins) bytes += values_[origin].bytes();
+  const at::Tensor t = values_[id].lock();
+  if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
+  held_for_origins_ += bytes;
+  auto all = std::make_shared<Hold>();
+  for (TapeValueId origin : origins) {
+    if (origin == id) {
+      all->tensor = t;
+    } else {
+      all->origins.push_back(hold(origin));
+    }
+  }
+  values_[id].hold = all;
+  return all;
+}
+
+// Note [Small things that are gone]
+// A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
+// as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use. Only memory that the tensor has for itself,
+// and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
+void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
+  size_t ref = 0;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    const TapeRef& r = pending_refs_[ref++];
+    TapeValue& value = values_[r.value];
+    if (value.strong.defined() || value.requires_grad || value.differentiable() || !value.hold.expired() || groups_[value.group].pinned) return;
+    if (!value.is_capture() && can_run_again(ops()[value.producer])) return;
+    if (storage_of(t) == nullptr || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
+    const auto bytes = static_cast<int64_t>(t.storage().nbytes());
+    if (bytes > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return;
+    if (!affordable(t, held_small_ + bytes, kShareOfSmall)) return;
+    held_small_ += bytes;
+    value.strong = t;
+    value.small = bytes;
+  });
+}
+
+void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+  std::vector<std::shared_ptr<Hold>> holds;
+  size_t ref = 0;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    const TapeValueId id = pending_refs_[ref++].value;
+    TapeValue& value = values_[id];
+    // What is differentiable is held by the graph where it needs to be. What is written to was something else before.
+    if (value.strong.defined() || value.differentiable() || find(t.unsafeGetTensorImpl()) != id) return;
+    value.entered = true;
+    auto kept = !value.is_capture() && can_run_again(ops()[value.producer]) ? hold_origins(id) : hold(id);
+    if (kept) holds.push_back(std::move(kept));
+  });
+  if (holds.empty()) return;
+  torch::autograd::Node* last = nullptr;
+  for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+    auto* node = const_cast<torch::autograd::Node*>(node_of(t));
+    // A node from before the call came with an argument that was handed back.
+    if (node != nullptr && node != last && node->sequence_nr() >= sequence_before_ && kind_of(*node) != NodeKind::kRegion) node->add_pre_hook(std::make_unique<HoldHook>(holds));
+    last = node;
+  });
+}
+
+}  // namespace koila

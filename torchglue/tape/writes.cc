@@ -1,0 +1,205 @@
+#include "torchglue/tape/tape.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+#include "torchglue/collectives.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/stages/running_statistics.h"
+#include "torchglue/base/tensor_memory.h"
+
+namespace koila {
+
+namespace {
+
+// Of the CPU, outside of the tensors that are counted: the program did not ask for it.
+at::Tensor copy_of(const at::Tensor& t) {
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  if (!t.is_cpu() || !t.is_non_overlapping_and_dense() || t.numel() == 0) return t.clone();
+  void* data = std::malloc(t.nbytes());
+  if (data == nullptr) throw std::bad_alloc();
+  const at::Tensor copy = at::for_blob(data, t.sizes()).strides(t.strides()).deleter([](void* block) { std::free(block); }).options(t.options().requires_grad(false)).make_tensor();
+  copy.copy_(t);
+  return copy;
+}
+
+}  // namespace
+
+// A write through an alias that shows no version (`parameter.data`).
+void Tape::note_write_behind(const at::Tensor& tensor) {
+  const void* storage = storage_of(tensor);
+  if (storage == nullptr) return;
+  const TapeValueId known = find(tensor.unsafeGetTensorImpl());
+  for (TapeValue& value : values_) {
+    if (value.storage != storage || value.weak.expired() || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
+    if (!value.is_capture()) {
+      cut();
+      return;
+    }
+    index_.erase(value.weak._unsafe_get_target());
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
+
+// Note [Captures that are written to]
+// A codebook that a forward pass reads and then moves, a counter, a mean of what has been seen: a step that is made again must read what it
+// read. A small one is copied before the write, and the copy takes its place in what has been recorded. The
+// tensor itself stays known: what gradients read of it is what it is by then, see Note [Captures that change].
+void Tape::keep_before_write(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
+  for (TapeValue& value : values_) {
+    if (value.group != values_[id].group || !value.is_capture() || value.requires_grad) continue;
+    auto impl = value.weak.lock();
+    if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) continue;  // copied already
+    const at::Tensor t(std::move(impl));
+    if (version_of(t) != value.version) continue;
+    if (!std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
+          return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
+        })) continue;
+    if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) continue;
+    held_for_origins_ += value.bytes();
+    try {
+      value.strong = copy_of(t);
+    } catch (const std::exception&) {  // no room: the step is refused, should it run out
+      continue;
+    }
+    value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
+  }
+}
+
+// Note [Writes that no version counts]
+// A batch norm moves its running statistics without a word, and some operators that name what they write to count no version up (an observer of a fake
+// quantisation, a fused optimizer). What a graph has saved of it is then what is there when backward comes, and so is what a region's gradients read
+// (see Note [Captures that change]). On the tape the tensor is another one from then on, and who read it before has the copy, or makes do without.
+void Tape::before_silent_write(const at::Tensor& tensor) {
+  if (values_.empty()) return;
+  keep_before_write(tensor);
+  forget_written(tensor);
+}
+
+void Tape::forget_written(const at::Tensor& tensor) {
+  if (storage_of(tensor) == nullptr) return;
+  for (TapeValueId id = 0; id < values_.size(); ++id) {
+    TapeValue& value = values_[id];
+    // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
+    if (value.storage != storage_of(tensor) || value.weak.expired() || find(value.weak._unsafe_get_target()) != id) continue;
+    if (!value.is_capture()) {  // a view of it
+      cut();
+      return;
+    }
+    index_.erase(value.weak._unsafe_get_target());
+    if (value.is_copied()) continue;
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
+
+void Tape::begin_writes(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  written_.clear();
+  if (traits.writes && !values_.empty()) {
+    for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+      keep_before_write(t);
+      if (traits.metadata) return;
+      note_write_behind(t);
+      if (!t.is_inference()) written_.emplace_back(t, version_of(t));
+    });
+  }
+  if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
+  silent_.clear();
+  if (!traits.silent_effect) return;
+  if (uses_batch_statistics(op.schema(), arguments)) silent_ = running_statistics(op.schema(), arguments);
+  for (const at::Tensor& t : silent_) before_silent_write(t);
+}
+
+void Tape::commit_writes() {
+  for (const at::Tensor& t : silent_) index_.erase(t.unsafeGetTensorImpl());  // what the call has read is no more
+  silent_.clear();
+  if (written_.empty()) return;
+  for (const auto& [t, version] : written_) {
+    if (version_of(t) == version) forget_written(t);
+  }
+  written_.clear();
+}
+
+// Note [Effects under saved-tensor hooks]
+// A checkpoint runs its part of the model again in backward, with whatever effects that has: a batch norm's statistics move twice. In
+// micro-batches it would not be run again, so such a step stays as it is.
+void Tape::note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  bool effect = traits.silent_effect;
+  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
+    if (!traits.writes || i > 0 || t.requires_grad()) return;
+    const TapeValueId known = find(t.unsafeGetTensorImpl());
+    effect |= known == kNoTapeValue || groups_[values_[known].group].on_capture;
+  });
+  effects_under_hooks_ |= effect;
+}
+
+// Note [Collectives on the tape]
+// A collective operation is on no tape: nobody may run it again. Where it writes, no version counter tells, and it may do so at any time until it is
+// waited for. What was recorded of such memory holds for what it was before: operators make that again, or a copy has it. From here on the tensor is
+// another one, a capture. What a graph saved is what other processes sent, in the plain run too, and no operator makes that again: then the tape is cut.
+// A tensor with a graph, such as a loss that is averaged for a log, may be where backward starts: it keeps its value on the tape, its memory stays as
+// it is, and an operator that reads it cuts the tape.
+void Tape::exchange(const at::Tensor& tensor, bool written) {
+  const c10::StorageImpl* storage = storage_of(tensor);
+  if (storage == nullptr) return;
+  if (!written) return pin_storage(storage);  // it is read in its place, perhaps on another thread
+  ska::flat_hash_set<uint32_t> groups;
+  for (const TapeValue& value : values_) {
+    if (value.storage == storage && !value.weak.expired()) groups.insert(value.group);
+  }
+  if (groups.empty()) return;
+  const auto concerned = [&](TapeValueId v) { return groups.count(values_[v].group) > 0; };
+  const auto makes_graph = [&](const TapeOp& op) {
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
+  };
+  for (const TapeOp& op : ops()) {
+    if (!makes_graph(op)) continue;
+    const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return concerned(ref.value); });
+    const bool gives = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && concerned(out); });
+    if ((reads && !gives) || (gives && (op.in_place || may_save_result(op.op.schema())))) return cut();
+    // A view of it shares its memory, and its graph saves nothing.
+    if (reads && may_save_operands(op.op.schema())) return cut();
+  }
+  keep_before_write(tensor);
+  for (TapeValueId v = 0; v < values_.size(); ++v) {
+    TapeValue& value = values_[v];
+    if (!concerned(v)) continue;
+    if (!value.is_capture() && value.differentiable()) {
+      value.exchanged = true;
+      groups_[value.group].pinned = true;
+      continue;
+    }
+    if (find(value.weak._unsafe_get_target()) == v) index_.erase(value.weak._unsafe_get_target());
+    if (value.is_copied()) continue;
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
+
+void Tape::pin(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id != kNoTapeValue) groups_[values_[id].group].pinned = true;
+}
+
+void Tape::pin_storage(const c10::StorageImpl* storage) {
+  for (const TapeValue& value : values_) {
+    if (value.weak.expired()) continue;
+    const at::Tensor t = value.lock();
+    if (t.defined() && storage_of(t) == storage) groups_[value.group].pinned = true;
+  }
+}
+
+void Tape::settle(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id != kNoTapeValue && !values_[id].is_capture()) cut();
+}
+
+}  // namespace koila
