@@ -16,6 +16,7 @@
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/oom_watch.h"
 #include "torchglue/session.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -120,6 +121,7 @@ void in_child() {
   new (&s.sizes) StepSizes;
   new (&s.offload) Offload;
   new (&raw_memory()) RawMemory;
+  late_updates().forget();
   s.engine_depth = 0;
   own_steps();
 }

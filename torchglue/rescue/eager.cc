@@ -15,6 +15,7 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/events.h"
 #include "torchglue/rescue/ladder.h"
+#include "torchglue/rescue/note_updates.h"
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/rescue/rescued_call.h"
@@ -25,16 +26,6 @@
 namespace koila {
 
 namespace {
-
-// What an optimizer has done so far, for whom its error stops.
-void note_updates(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
-  Session& s = session();
-  if (!s.had_backward || s.engine_depth > 0) return;
-  if (traits.fused) facts().on_fused_update();
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    if (t.is_leaf() && t.requires_grad()) s.updated.insert(t.unsafeGetTensorImpl());
-  });
-}
 
 // Rung 0.
 bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const KeptArguments& arguments,
@@ -90,6 +81,15 @@ class LeftByFailure {
 };
 
 }  // namespace
+
+void note_updates(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  Session& s = session();
+  if (!s.had_backward || s.engine_depth > 0) return;
+  if (traits.fused) facts().on_fused_update();
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    if (t.is_leaf() && t.requires_grad()) s.updated.insert(t.unsafeGetTensorImpl());
+  });
+}
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (DeferredRegistry::any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));

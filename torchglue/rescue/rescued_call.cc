@@ -19,6 +19,7 @@
 #include "torchglue/rescue/oom.h"
 #include "torchglue/rescue/python_error.h"
 #include "torchglue/session.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -150,6 +151,8 @@ void rescue_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     report_refusal(oom, "a saved-tensor hook of the program's own ran out, and may have done part of its work.", 0);
     std::rethrow_exception(ran_out);
   }
+  arguments.put_back(*stack);
+  if (late_updates().begin(op, keys, stack, oom)) return;
   try {
     if (statistics != nullptr && !statistics->restore()) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
