@@ -17,6 +17,7 @@
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -121,6 +122,7 @@ void in_child() {
   new (&s.sizes) StepSizes;
   new (&s.offload) Offload;
   new (&raw_memory()) RawMemory;
+  late_updates().forget();
   s.engine_depth = 0;
   own_steps();
 }

@@ -22,6 +22,7 @@
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
 #include "torchglue/tape/written_since.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -56,6 +57,7 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
   if (InCheckpoint::begins()) in_checkpoint.emplace();
+  if (late_updates().any() && late_updates().take(op, keys, stack)) return;
   if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);
@@ -68,7 +70,7 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
 
 bool is_ordinary(c10::DispatchKeySet keys, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
   const Session& s = session();
-  if (!s.rescue || s.converting || s.engine_depth > 0 || lazy_possible() || s.meets_cuda() || s.capturing() || s.runtime->settings->stacks != 0) return false;
+  if (!s.rescue || s.converting || s.engine_depth > 0 || lazy_possible() || s.meets_cuda() || s.capturing() || s.runtime->settings->stacks != 0 || late_updates().any()) return false;
   if (!follows_this_thread() || keys.has_any(kStayOut) || NoSavedTensorHooksGuard::active() || raw_memory().is_fresh() || raw_memory().any() || written_since().any()) return false;
   if (traits.random || traits.silent_effect || traits.collective || traits.forward_mode || traits.foreach) return false;
   if (any_of_python(arguments) || is_elsewhere(keys, arguments)) return false;
@@ -87,9 +89,11 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const char* alone = reason_to_stay_out(keys, arguments);
   try {
     if (alone != nullptr) {
+      late_updates().settle_all();
       run_plainly(op, keys, stack);
     } else if (is_elsewhere(keys, arguments)) {
       alone = "it happened in an operator on a nested tensor, or on a device that koila does not work on.";
+      late_updates().settle_all();
       before_call_elsewhere(op, arguments);
       run_plainly(op, keys, stack);
     } else {

@@ -20,6 +20,8 @@ constexpr Remedy kRemedies[] = {
      "an optimizer with less state (SGD without momentum, Adafactor, an 8-bit one), or more memory; on the CPU rung 2 of KOILA_LADDER keeps it in files"},
     {"optimizer's step is half done",
      "more memory for the optimizer's state, or an optimizer with less of it: SGD without momentum, Adafactor, an 8-bit one; on the CPU rung 2 of KOILA_LADDER keeps it in files"},
+    {"optimizer's step made",
+     "an optimizer whose step holds less at once (foreach=False, or fused=True), or more memory; on the CPU rung 2 of KOILA_LADDER keeps it in files"},
     {"register_hook",
      "take register_hook() and retain_grad() off the tensors inside the step, and read the gradients of parameters or of the inputs instead"},
     {"create_graph=True",

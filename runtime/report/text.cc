@@ -119,6 +119,7 @@ void add_rescues(Page& page, const ReportData& data) {
     if (!event.op.empty() && event.op != kInMicroBatch) line += " in " + event.op;
     line += std::string(" (") + phase_name(event.phase) + ")" + in_use(event);
     if (event.rung == KOILA_RUNG_RETRY) line += ": tried again, now that there is room";
+    if (event.rung == KOILA_RUNG_SPLIT && event.micro_batch == 0) line += ": the optimizer's step runs a few elements at a time";
     if (event.rung == KOILA_RUNG_OFFLOAD) line += ": nothing can be split; what does not fit is kept outside";
     lines.push_back(line);
   }
@@ -168,6 +169,7 @@ std::string describe(const OomEvent& event) {
   line += " in use: ";
   if (event.outcome == KOILA_RESCUED) {
     if (event.micro_batch > 0) line += "running in micro-batches of " + rows(event.micro_batch, event.batch);
+    else if (event.rung == KOILA_RUNG_SPLIT) line += "the optimizer's step runs a few elements at a time";
     else if (event.rung == KOILA_RUNG_RETRY) line += "tried again, now that there is room";
     else if (event.rung == KOILA_RUNG_OFFLOAD) line += "nothing can be split; what does not fit is kept outside";
     else line += "going on";

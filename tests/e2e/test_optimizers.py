@@ -15,7 +15,7 @@ from harness import HERE, clean_environment, koila_environment
 from selection import only
 
 VARIANTS = ["adam-foreach", "adam-loop", "adamw-foreach", "adamw-loop", "adamw-fused", "sgd-foreach", "sgd-loop"]
-LADDERS = ["0,1,2", "0,1", "2", "3"]
+LADDERS = ["0,1,2", "0,1", "1", "2", "3"]
 UPDATED = re.compile(r"Since the last backward pass (\d+) parameters? ha(?:s|ve) been updated")
 
 
@@ -44,13 +44,13 @@ def outcome(ladder, key):
     if not actual["error"]:
         for expected, state in zip(found("plain")[key[0], "whole"]["state"], actual["state"], strict=True):
             assert_same(expected, state)
-        assert "refuse" not in rungs and "micro-batches" not in rungs
+        assert "refuse" not in rungs and ("micro-batches" not in rungs or "1" in ladder)
         return rungs[0] if rungs else ""
     assert actual["error"] == refused["error"]
     assert len(actual["state"]) == len(refused["state"])
     for expected, state in zip(refused["state"], actual["state"]):
         assert_same(expected, state)
-    if not reasons and "Tried to allocate 0.0 KiB" in actual["error"]:
+    if all(reason.startswith("no operator that koila sees asked") for reason in reasons) and "Tried to allocate 0.0 KiB" in actual["error"]:
         return "number"
     assert rungs == ["refuse"] and len(reasons) == 1, actual["events"]
     for reason in reasons:
@@ -79,10 +79,13 @@ def named(outcomes, *names):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("ladder", only(["0,1,2", "0,1"], LADDERS))
+@pytest.mark.parametrize("ladder", only(["0,1,2", "0,1", "1"], LADDERS))
 def test_each_allocation_fails(ladder, variant):
     actual = outcomes(ladder, variant)
-    if ladder == "3":
+    if ladder == "1":  # what works element by element goes on late; the state, and what may be half done, is refused
+        assert bool(named(actual, "micro-batches")) == (variant.startswith("adam") and not variant.endswith("fused")), actual
+        assert not named(actual, ""), actual
+    elif ladder == "3":
         assert len(named(actual, "refuse", "number")) == len(actual), actual
     else:  # the allocator itself tries again, or serves, where an update could not be made again
         assert not named(actual, "refuse", "number"), actual
@@ -112,13 +115,15 @@ def name_of(case):
 @pytest.mark.parametrize("case", cases_of_budgets(), ids=name_of)
 @pytest.mark.parametrize("ladder", only(["0,1,2"], ["0,1,2", "2"]))
 def test_budget_for_all_but_the_optimizer(ladder, case):
-    assert outcome(ladder, case) == "offload"
+    late = "1" in ladder and case[1:] == ("room", 2)  # by then the state is there
+    assert outcome(ladder, case) == ("micro-batches" if late else "offload")
 
 
 @pytest.mark.parametrize("case", cases_of_budgets(), ids=name_of)
 @pytest.mark.parametrize("ladder", only(["0,1"], ["0,1", "3"]))
 def test_budget_without_offload(ladder, case):
-    assert outcome(ladder, case) == "refuse"
+    late = "1" in ladder and case[1:] == ("room", 2)
+    assert outcome(ladder, case) == ("micro-batches" if late else "refuse")
 
 
 @pytest.mark.parametrize("case, updated", [(("adam-loop", "room", 2), 2), (("adamw-loop", "room", 2), 3), (("adamw-foreach", "room", 2), 3), (("sgd-loop", "room", 1), 2),
@@ -127,6 +132,8 @@ def test_budget_without_offload(ladder, case):
 @pytest.mark.parametrize("ladder", only(["0,1"], ["0,1", "3"]))
 def test_reason_names_what_is_half_done(ladder, case, updated):
     """AdamW's weight decay has been there before the large parameter's update runs out."""
+    if ladder == "0,1" and case[1:] == ("room", 2):
+        pytest.skip("it goes on late")
     assert outcome(ladder, case) == "refuse"
     actual = found("rescue", ladder)[case]
     assert actual["updated"] == updated

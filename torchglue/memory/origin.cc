@@ -19,6 +19,8 @@
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/step/session.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -75,7 +77,8 @@ std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& func
 }
 
 void scope_ends(const at::RecordFunction& function, at::ObserverContext*) {
-  if (is_optimizer_step(function) && this_thread.optimizers > 0) --this_thread.optimizers;
+  if (!is_optimizer_step(function) || this_thread.optimizers == 0) return;
+  if (--this_thread.optimizers == 0) late_updates().optimizer_is_done();
 }
 
 // PyTorch's list of observers is the process's.

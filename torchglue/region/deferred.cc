@@ -9,6 +9,7 @@
 #include "torchglue/compat/storage.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -118,6 +119,7 @@ at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* alloc
 }
 
 void materialise_storage(const c10::StorageImpl* storage) {
+  late_updates().settle(storage);
   const auto [region, group] = deferred_registry().find_storage(storage);
   if (region == nullptr) return boundaries().keep_in_place(storage);
   const auto keep = region->shared_from_this();

@@ -7,6 +7,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/step/session.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -16,6 +17,7 @@ bool& RegionWork::active() {
 }
 
 void make_real(at::ArrayRef<c10::IValue> arguments) {
+  late_updates().settle(arguments);
   if (!DeferredRegistry::any() || !session().owned_by_this_thread()) return;
   const DeferredRegistry& registry = deferred_registry();
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
@@ -29,6 +31,7 @@ void make_real(at::ArrayRef<c10::IValue> arguments) {
 
 void before_kernel_access(const c10::TensorImpl& tensor) {
   const Session& s = session();
+  if (late_updates().any() && !RegionWork::active() && s.owned_by_this_thread()) late_updates().settle(tensor.unsafe_storage().unsafeGetStorageImpl());
   if (!deferred_registry().any() || RegionWork::active() || !s.rescue || !s.owned_by_this_thread()) return;
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (!deferred_registry().awaits_value(storage)) return;

@@ -15,10 +15,11 @@
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/oom/events.h"
-#include "torchglue/step/ladder.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
+#include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
+#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -150,6 +151,8 @@ void rescue_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     report_refusal(oom, "a saved-tensor hook of the program's own ran out, and may have done part of its work.", 0);
     std::rethrow_exception(ran_out);
   }
+  arguments.put_back(*stack);
+  if (late_updates().begin(op, keys, stack, oom)) return;
   try {
     if (statistics != nullptr && !statistics->restore()) throw CannotConvert(op.schema().name() + " may have updated running statistics before it ran out.");
     batch = split_step(oom);
