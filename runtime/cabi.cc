@@ -24,8 +24,7 @@ template <typename F>
 void quietly(F f) noexcept {
   try {
     f();
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 void log_message(int level, const char* message) {
@@ -227,9 +226,7 @@ void note_torch_uses_cuda() {
 }
 
 void process_ends() {
-  quietly([] {
-    if (Runtime::get() != nullptr) Runtime::get()->process_ends();
-  });
+  if (Runtime* runtime = Runtime::get(); runtime != nullptr) quietly([&] { runtime->process_ends(); });
 }
 
 void runtime_attached(const char* torch_version) {

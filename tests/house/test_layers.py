@@ -22,7 +22,8 @@ LAYERS = [
     {"step"},                   # the state of the step, and what may be done for it
     {"leaks"},
     {"facts"},
-    {"region", "proof"},        # two sides of one class: what is computed in micro-batches, and whether it is right
+    # Two sides of one class: what is computed in micro-batches, and whether it is right; and what an optimizer computes a few elements at a time, which is deferred as well.
+    {"region", "proof", "updates"},
     {"stages"},
     {"rescue"},
     {"top", "lazy"},            # operators come in, and are sent to one of the above; what becomes of them in a step that runs in micro-batches
@@ -35,12 +36,13 @@ LIES_IN = {"op_traits": "operators", "kept_arguments": "base"}
 # Arrows that point up, one by one, and why they are still there.
 EXCEPTIONS = {
     ("memory/cpu_allocator.cc", "step/session.h"): "the allocator asks the step's Offload whether what does not fit is served from outside",
-    ("tape/tape.cc", "facts/facts.h"): "the tape tells when a forward pass begins and what is forgotten; facts look at the tape",
+    ("tape/tape.cc", "facts/facts.h"): "the tape tells when a forward pass begins; facts look at the tape",
+    ("tape/collect.cc", "facts/facts.h"): "and what is forgotten",
     ("rescue/convert.cc", "rescue/eager.h"): "an operator of a conversion is made again as if the program called it",
     ("rescue/made_again.cc", "rescue/eager.h"): "so is what it reads that is not split",
 }
 # Files that lie in one folder and belong to another's layer.
-BELONGS_TO = {"rescue/eager": "top"}
+BELONGS_TO = {"rescue/eager": "top", "rescue/rescued_call": "top"}
 
 
 def included(file):

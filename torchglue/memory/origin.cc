@@ -19,8 +19,6 @@
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/step/session.h"
-#include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
@@ -32,6 +30,7 @@ struct ThisThread {
   uint32_t recorded_place = 0;
   int when = -1;              // enum koila_when; -1: as it looks
   int optimizers = 0;         // steps of optimizers under way
+  uint64_t optimized = 0;     // steps of optimizers that are over
   uint64_t graph_began = 0;   // autograd's sequence number when the last step ended: as long as it stands there, no graph has been begun
 };
 
@@ -78,7 +77,7 @@ std::unique_ptr<at::ObserverContext> scope_begins(const at::RecordFunction& func
 
 void scope_ends(const at::RecordFunction& function, at::ObserverContext*) {
   if (!is_optimizer_step(function) || this_thread.optimizers == 0) return;
-  if (--this_thread.optimizers == 0) late_updates().optimizer_is_done();
+  if (--this_thread.optimizers == 0) ++this_thread.optimized;
 }
 
 // PyTorch's list of observers is the process's.
@@ -146,6 +145,8 @@ PlaceScope::~PlaceScope() { this_thread.recorded_place = before_; }
 
 WhenScope::WhenScope(koila_when when) : before_(std::exchange(this_thread.when, static_cast<int>(when))) {}
 WhenScope::~WhenScope() { this_thread.when = before_; }
+
+uint64_t optimizer_steps_over() { return this_thread.optimized; }
 
 bool optimizer_at_work() { return this_thread.optimizers > 0; }
 

@@ -59,6 +59,9 @@ class WhenScope {
 // Whether an optimizer's step() is under way on this thread, of those that say so.
 bool optimizer_at_work();
 
+// How many such steps this thread has come to the end of.
+uint64_t optimizer_steps_over();
+
 // Has optimizers that say so (PyTorch's, in Python) noticed while they work. Call once.
 void watch_optimizers();
 

@@ -18,7 +18,7 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/convert.h"
-#include "torchglue/rescue/note_updates.h"
+#include "torchglue/updates/note_updates.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/rescue/rescued_call.h"
 #include "torchglue/sizing/sizing.h"
@@ -84,15 +84,6 @@ class LeftByFailure {
 };
 
 }  // namespace
-
-void note_updates(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
-  Session& s = session();
-  if (!s.had_backward || s.engine_depth > 0) return;
-  if (traits.fused) facts().on_fused_update();
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    if (t.is_leaf() && t.requires_grad()) s.updated.insert(t.unsafeGetTensorImpl());
-  });
-}
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (DeferredRegistry::any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));

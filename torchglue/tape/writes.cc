@@ -7,9 +7,8 @@
 #include <new>
 #include <utility>
 
-#include "torchglue/collectives.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/stages/running_statistics.h"
+#include "torchglue/statistics/running_arguments.h"
 #include "torchglue/base/tensor_memory.h"
 
 namespace koila {

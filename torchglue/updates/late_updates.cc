@@ -14,7 +14,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/step/ladder.h"
-#include "torchglue/rescue/note_updates.h"
+#include "torchglue/updates/note_updates.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/session.h"
@@ -290,7 +290,7 @@ bool LateUpdates::begin(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   oom_ = oom;
   session().tape.cut();
   note(op, stack, std::move(*what));
-  if (!std::exchange(told_, true)) report_rescue(oom, KOILA_RUNG_SPLIT);
+  if (std::exchange(told_in_, optimizer_steps_over()) != optimizer_steps_over()) report_rescue(oom, KOILA_RUNG_SPLIT);
   return true;
 }
 

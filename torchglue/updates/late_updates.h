@@ -45,8 +45,6 @@ class LateUpdates {
   // A kernel is about to read these, or to write to them.
   void settle(at::ArrayRef<c10::IValue> arguments);
   void settle_all();
-  // Its step is over, and all has its value. Throws nothing.
-  void optimizer_is_done() { told_ = false; }
   // A forked child: what waited was the parent's.
   void forget();
 
@@ -79,7 +77,7 @@ class LateUpdates {
   at::DataPtr aside_;
   OutOfMemory oom_;
   std::optional<c10::Stream> stream_;
-  bool told_ = false;  // in this step of the optimizer's
+  std::optional<uint64_t> told_in_;  // the step of the optimizer's, by optimizer_steps_over()
   std::atomic<bool> any_{false};
 };
 
