@@ -25,7 +25,7 @@ STEPS = [
 ]
 SMALL_STEPS = [
     ("tiny_mlp", "tiny MLP: 20 layers of 32, 8 rows, SGD", 1000),
-    ("transformer", "transformer: 2 layers of 64, 8 x 32 tokens, AdamW", 300),
+    ("transformer", "transformer: 2 layers of 64, 4 x 32 tokens, AdamW", 300),
 ]
 PROCESSES = [
     ("`/bin/true`", ["/bin/true"]),

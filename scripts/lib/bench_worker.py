@@ -254,7 +254,7 @@ def step(name):
     if name == "tiny_mlp":
         return plain_step(*tiny_mlp(8), optimizer=partial(torch.optim.SGD, lr=0.01))
     if name == "transformer":
-        return plain_step(*transformer(8))
+        return plain_step(*transformer(4))
     parts = name.split(":")
     if parts[0] == "cached":
         return cached_step(int(parts[3]))(*MODELS[parts[1]](int(parts[2])))
