@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import resource
 import select
 import struct
 import subprocess
@@ -296,6 +297,7 @@ def main():
             for lane in lanes:
                 lane.until = 0
     seconds = time.monotonic() - begin
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all processes that have ended: what a program costs on a machine that others use as well
     if tally.findings:
         import shrink
         shrink.keep(tally.findings, Path(options.keep), shrinking=not options.no_shrink, say=say)
@@ -304,6 +306,7 @@ def main():
         table = reached.table(tally.operators, tally.pairs, tally.reached)
         Path(options.table).write_text(json.dumps(table, indent=1))
         say(f"{len(tally.reached)} operators called; of {table['with a rule']} with a rule these were never reached ({len(table['never reached'])}): {' '.join(name[6:] for name in table['never reached'])}")
+    say(f"{(used.ru_utime + used.ru_stime) / max(1, tally.programs):.3f} s of a processor for each program, with what its processes take to begin")
     say(f"{tally.programs} programs, {tally.runs} runs ({', '.join(f'{n} {kind}' for kind, n in tally.verdicts.most_common())}) in {seconds:.0f} s; {tally.runs / seconds:.1f} runs and {tally.programs / seconds:.1f} programs a second")
     say(f"{len(tally.operators)} operators and styles, {len(tally.pairs)} pairs of neighbours; seeds of no use: {dict(tally.useless.most_common())}")
     say(f"{len(tally.findings)} found")
