@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE))
 LIBRARY = Path(os.environ.get("KOILA_LIBRARY", ROOT / "build" / "lib" / "libkoila.so"))
 DEVICE = "cpu"  # of all processes; "cuda" is the simulated one
 TABLE = False  # whether the operators that programs call are counted
-PATIENCE = 120  # seconds for one program in all its settings, or for a process to begin
+PATIENCE = int(os.environ.get("KOILA_FUZZ_PATIENCE", "120"))  # seconds for one program in all its settings, or for a process to begin
 TURN = 400  # programs that one process takes
 
 LADDERS = ("", "", "0", "1", "0,1", "0,1", "2")
