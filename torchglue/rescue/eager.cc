@@ -18,6 +18,7 @@
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/convert.h"
+#include "torchglue/updates/late_updates.h"
 #include "torchglue/updates/note_updates.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/rescue/rescued_call.h"
@@ -86,7 +87,7 @@ class LeftByFailure {
 }  // namespace
 
 void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (DeferredRegistry::any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));
+  if (DeferredRegistry::any() || late_updates().any()) make_real(torch::jit::last(*stack, op.schema().arguments().size()));
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   const WrittenSince::Call call(op, *stack);

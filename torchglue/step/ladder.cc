@@ -7,6 +7,7 @@
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/sizing/sizing.h"
+#include "torchglue/tape/tape.h"
 
 namespace koila {
 

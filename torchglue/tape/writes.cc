@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/statistics/running_arguments.h"
 #include "torchglue/base/tensor_memory.h"
 
