@@ -68,7 +68,7 @@ def test_several_threads_do_not_disturb_each_other(tmp_path, plain, name, limit)
     variables = {"KOILA_CPU_MEMORY": f"{int(peak * limit['share'])}B"} if "share" in limit else limit
     status, found, report, said = run(tmp_path, name, "rescue", KOILA_LADDER="0,1", **variables)
     assert status >= 0, said
-    if found is None or "out of memory" in said:
+    if found is None or "koila: refused" in said:
         assert "refused" in outcomes(report) and all(event["reason"] for event in report["oom_events"] if event["outcome"] == "refused"), said
         return
     assert status == 0, said

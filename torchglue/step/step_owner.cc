@@ -22,6 +22,7 @@ const std::thread::id kNobody;
 thread_local bool is_of_program = false;
 std::atomic<bool> wanted{false};  // by a thread that found the steps taken
 std::atomic<std::thread::id> made_a_thread{kNobody};  // the owner of before, while nobody has taken its steps
+std::atomic<std::thread::id> lender{kNobody};         // the owner of before, while a thread that it made has them
 
 bool is_owner() { return process().is_owner(); }
 
@@ -75,7 +76,8 @@ bool take_steps() {
   std::thread::id nobody = kNobody;
   if (!is_of_program || !session().owner.compare_exchange_strong(nobody, std::this_thread::get_id(), std::memory_order_acq_rel)) return is_owner();
   wanted.store(false, std::memory_order_relaxed);
-  made_a_thread.store(kNobody, std::memory_order_relaxed);
+  const std::thread::id before = made_a_thread.exchange(kNobody, std::memory_order_relaxed);
+  lender.store(before == std::this_thread::get_id() ? kNobody : before, std::memory_order_relaxed);
   return true;
 }
 
@@ -117,7 +119,7 @@ void thread_ends() {
   } catch (const std::exception& error) {
     session().log(KOILA_LOG_INFO, std::string("a thread ended in the middle of a step that could not be completed: ") + error.what());
   }
-  give_away();
+  give_away(lender.exchange(kNobody, std::memory_order_relaxed));
 }
 
 }  // namespace koila

@@ -9,7 +9,8 @@ namespace koila {
 // Note [Whose steps are followed]
 // koila follows the steps of one thread at a time, the owner: Process::owner. It is the thread that loaded torch at first. A thread that the owner creates
 // between two steps may train instead of it, so the owner gives the steps away then, and another thread that calls an operator with gradients takes them, or the
-// owner of before, if it is the first to call any. A thread that finds the steps taken wants them; the owner gives them away before its next step, or at its end.
+// owner of before, if it is the first to call any. At the end of a thread that has taken them the owner of before may have them back in the same way: what it does with the
+// model then, without gradients, is followed as it was before. A thread that finds the steps taken wants them; the owner gives them away before its next step, or at its end.
 // Until then the thread's operators run as they would without koila.
 // The steps are given away with nothing on the tape that backward could start from and no region alive, so that no other thread ever meets a step of the
 // owner's. Threads that libraries make for themselves (PyTorch's, OpenMP's, CUDA's) take no part: the engine's run for whoever called backward.
