@@ -12,7 +12,7 @@
 
 namespace koila {
 
-// Set at attach, and the same from then on, but for who owns the steps.
+// Set at attach, and the same from then on, except for the thread that owns the steps.
 struct Process {
   const koila_runtime* runtime = nullptr;  // null until attach()
   bool rescue = false;                     // mode is rescue or lazy, and koila has not stayed out since

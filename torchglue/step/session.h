@@ -39,7 +39,7 @@ struct Session : Process, Moment {
   Masks masks;
   ProvenCalls proven;
   ska::flat_hash_set<const void*> updated;  // parameters written to since the last backward pass: an optimizer is at work
-  std::vector<std::string> run_whole;  // operators that ran at full batch, for who asks: see api/by_hand.cc
+  std::vector<std::string> run_whole;  // operators that ran at full batch; read by api/by_hand.cc
   std::shared_ptr<Region> current;            // the region that operators join
   std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures
 
