@@ -7,9 +7,11 @@ import sys
 import numpy
 import pytest
 
-from harness import ROOT, clean_environment, koila_environment
+from harness import LIBRARY, ROOT, clean_environment, koila_environment
 
 PROGRAM = ROOT / "tests" / "e2e" / "thread_steps.py"
+
+SLOW_END = ROOT / "build" / "tests" / "shim" / "libslow_thread_end.so"
 
 # What makes it all run on one thread at a time: each step is rescued.
 ONE_AT_A_TIME = ["on_main", "on_a_thread", "after_a_look", "made_there_too", "main_and_then_a_thread", "a_pool", "of_a_thread_of_a_thread", "beside_idle_threads", "read_by_main"]
@@ -88,5 +90,16 @@ def test_nothing_changes_where_nothing_runs_out(tmp_path, plain, name):
 def test_failures_on_a_thread(tmp_path, plain, number):
     expected, _ = plain("on_a_thread")
     status, found, report, said = run(tmp_path, "on_a_thread", "rescue", KOILA_LADDER="0,1", KOILA_INJECT_OOM=f"every:{number}")
+    assert status == 0 and outcomes(report) == {"rescued"}, said
+    same(expected, found)
+
+
+# Another thread of Python's may go on before the thread that it has joined is over, see Note [The end of a Python thread] in torchglue/base/python_thread.h.
+@pytest.mark.parametrize("name", ["main_and_then_a_thread", "on_a_thread", "a_pool"])
+@pytest.mark.parametrize("limit", [{"share": 0.75}, {"KOILA_INJECT_OOM": "every:9"}], ids=str)
+def test_threads_that_end_slowly(tmp_path, plain, name, limit):
+    expected, peak = plain(name)
+    variables = {"KOILA_CPU_MEMORY": f"{int(peak * limit['share'])}B"} if "share" in limit else limit
+    status, found, report, said = run(tmp_path, name, "rescue", KOILA_LADDER="0,1", LD_PRELOAD=f"{SLOW_END}:{LIBRARY}", **variables)
     assert status == 0 and outcomes(report) == {"rescued"}, said
     same(expected, found)

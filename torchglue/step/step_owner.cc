@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "torchglue/base/python_thread.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -78,6 +79,7 @@ bool take_steps() {
   wanted.store(false, std::memory_order_relaxed);
   const std::thread::id before = made_a_thread.exchange(kNobody, std::memory_order_relaxed);
   lender.store(before == std::this_thread::get_id() ? kNobody : before, std::memory_order_relaxed);
+  at_python_thread_end(&thread_ends);  // see Note [The end of a Python thread]
   return true;
 }
 
