@@ -292,6 +292,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   bury_dead();
   check_sound();
   const RegionWork work;
+  const AtWork at_work(*this);
   const Offload::MayFail may_fail;
   const auto started = std::chrono::steady_clock::now();
   check_pass(gradients);

@@ -77,12 +77,24 @@ void Region::rebind(ValueId id, const at::Tensor& tensor) {
   install(id, tensor);
 }
 
+// Whether an operator that micro-batch 0 has not come to reads the value: operators of a conversion join before they run.
+bool Region::first_frame_needs(ValueId id) const noexcept {
+  for (size_t i = first_.next; i < instructions_.size(); ++i) {
+    for (const Argument& argument : instructions_[i].arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue && o.id == id) return true;
+      }
+    }
+  }
+  return false;
+}
+
 void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
   if (id >= values_.size()) return;
   Value& value = values_[id];
   if (value.impl != impl) return;  // another tensor stands for it by now
   value.impl = nullptr;
-  if (!value.consumed && id < first_.values.size()) first_.values[id].reset();
+  if (!value.consumed && id < first_.values.size() && !first_frame_needs(id)) first_.values[id].reset();
 }
 
 void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {

@@ -310,6 +310,7 @@ class Region::Joining {
   std::optional<Instruction> joined_;
   // For as long as anything of the call lives.
   const RegionWork work_;
+  const AtWork at_work_{region_};
   const Offload::MayFail may_fail_;
   torch::jit::Stack results_;
   torch::jit::Stack for_program_;  // the results in the program's types, where they are others

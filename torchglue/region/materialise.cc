@@ -189,6 +189,7 @@ void Region::make_full(std::vector<Held>& held) {
 void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   const NoInferenceMode no_inference;
   const RegionWork work;
+  const AtWork at_work(*this);
   bury_dead();
   const Stopwatch stopwatch(statistics.seconds);
   NoInterceptGuard no_intercept;

@@ -4,6 +4,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/region.h"
 #include "torchglue/step/session.h"
+#include "torchglue/step/spare.h"
 
 namespace koila {
 
@@ -25,6 +26,12 @@ void Session::before_write(const c10::StorageImpl* storage) {
     if (region->captures_storage(storage)) region->before_write(storage);
     region->give_up(storage);
   }
+}
+
+bool spare_first_frames() {
+  bool spared = false;
+  for (const auto& region : session().live_regions()) spared |= region->spare_first_frame();
+  return spared;
 }
 
 void Session::settle() {

@@ -154,6 +154,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
   bool drop_first_frame();
   bool holds_first_frame() const { return first_.next > 0; }
+  // The same for an allocation that fails elsewhere. False when the region is at work.
+  bool spare_first_frame() { return at_work_ == 0 && drop_first_frame(); }
   // Frees what can be made again, the graphs of earlier stages' first micro-batches, or else moves boundaries outside. False when there was nothing.
   bool make_room();
 
@@ -324,11 +326,25 @@ class Region : public std::enable_shared_from_this<Region> {
   void leave_room_for(const std::vector<at::Tensor>& gradients);
   int64_t with_another_size(int64_t begin, int64_t end) const;
   void halve(int64_t failed);  // rows that did not fit
+  bool first_frame_needs(ValueId id) const noexcept;
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
   void bury_dead();
 
+  // While it lives, micro-batch 0 may be what the region works on.
+  class AtWork {
+   public:
+    explicit AtWork(Region& region) : region_(region) { ++region_.at_work_; }
+    ~AtWork() { --region_.at_work_; }
+    AtWork(const AtWork&) = delete;
+    AtWork& operator=(const AtWork&) = delete;
+
+   private:
+    Region& region_;
+  };
+
   int64_t batch_;
   int64_t micro_batch_;
+  int at_work_ = 0;
   int64_t lead_ = 0;  // of a step sized from its first rows: rows of micro-batch 0, where they are fewer than the others'; 0: they are not
   at::Device device_;
   int depth_;

@@ -303,6 +303,7 @@ void Region::run_first_frame() {
 void Region::catch_up() {
   bury_dead();
   const RegionWork work;
+  const AtWork at_work(*this);
   Recovery recovery(*this, Recovery::FirstFrame::kFails);
   MicroBatchLoop(recovery).once([this] { return micro_batch_; }, [this] {
     if (first_.next < instructions_.size()) run_first_frame();

@@ -100,6 +100,7 @@ class Conversion {
     Session& s = session();
     if (s.current && (!s.current->open() || s.current->batch() != plan_.batch || s.current->device() != device_)) s.current.reset();
     keep_what_is_read();
+    note_last_reads();
     give_up_memory();
     release_cached_blocks(device_);
 
@@ -113,6 +114,7 @@ class Conversion {
       if (!converting_.needed[i]) continue;
       converting_.at = i;
       bring_over(tape_.ops()[i]);
+      for (TapeValueId v : last_read_[i]) handles_.erase(v);
     }
     return finish();
   }
@@ -129,6 +131,23 @@ class Conversion {
     bool view_of_capture = false;  // its results look at something real: a seed, or what stays
     bool same_storage = true;      // and the program's own results do, still
   };
+
+  // A value that a later operator ends a stage for is put together if anybody holds it. What only the conversion would hold is let go of with its last reader, as a
+  // program does that has not run out.
+  void note_last_reads() {
+    std::vector<size_t> last(tape_.values().size(), SIZE_MAX);
+    for (size_t i = 0; i < tape_.ops().size(); ++i) {
+      if (!converting_.needed[i]) continue;
+      for (TapeValueId out : tape_.ops()[i].outputs) {
+        if (out != kNoTapeValue) last[out] = i;
+      }
+      for (const TapeRef& ref : tape_.ops()[i].refs) last[ref.value] = i;
+    }
+    last_read_.resize(tape_.ops().size());
+    for (TapeValueId v = 0; v < last.size(); ++v) {
+      if (last[v] != SIZE_MAX) last_read_[last[v]].push_back(v);
+    }
+  }
 
   void keep_what_is_read() {
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
@@ -348,7 +367,8 @@ class Conversion {
   const at::Device device_;
   const c10::DispatchKeySet keys_;
   MadeAgain real_;
-  ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values
+  ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values, while operators are still to read them
+  std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
   int64_t micro_batch_ = 0;
   std::shared_ptr<Region> region_;

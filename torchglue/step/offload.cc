@@ -5,6 +5,7 @@
 #include "torchglue/oom/events.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
+#include "torchglue/step/spare.h"
 
 namespace koila {
 
@@ -58,7 +59,9 @@ bool Offload::serves(size_t bytes) {
 
 Offload::Answer Offload::ask(int device, size_t bytes, bool on_purpose) {
   const Session& s = session();
-  if (device != KOILA_CPU || !s.rescue || std::this_thread::get_id() != s.owner || (may_fail > 0 && !in_rows_)) return Answer::kFail;
+  if (device != KOILA_CPU || !s.rescue || std::this_thread::get_id() != s.owner) return Answer::kFail;
+  if (!on_purpose && s.engine_depth > 0 && spare_first_frames()) return Answer::kTryAgain;
+  if (may_fail > 0 && !in_rows_) return Answer::kFail;
   // Where nobody could try again but the allocator.
   if (on_purpose && may(KOILA_RUNG_RETRY) && (bytes <= kFewBytes || must_not_fail > 0 || (s.engine_depth > 0 && may_fail == 0))) {
     say(describe(device, bytes), KOILA_RUNG_RETRY);
