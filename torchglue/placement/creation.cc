@@ -8,18 +8,20 @@ namespace {
 
 struct Creator {
   const char* name;
-  int sizes;  // argument
+  const char* overload;  // others take names, or out=
+  int sizes;             // argument
 };
 
+// What lies in memory that is not written to before it is read is anybody's guess in a program without koila as well.
 constexpr Creator kCreators[] = {
-    {"aten::full", 0}, {"aten::new_full", 1}, {"aten::new_ones", 1}, {"aten::new_zeros", 1}, {"aten::ones", 0}, {"aten::repeat", 1}, {"aten::zeros", 0},
+    {"aten::empty", "memory_format", 0}, {"aten::full", "", 0}, {"aten::new_empty", "", 1}, {"aten::new_full", "", 1}, {"aten::new_ones", "", 1},
+    {"aten::new_zeros", "", 1},          {"aten::ones", "", 0}, {"aten::repeat", "", 1},    {"aten::zeros", "", 0},
 };
 
 }  // namespace
 
 int created_sizes_argument(const c10::FunctionSchema& schema) {
-  if (!schema.overload_name().empty()) return -1;  // names, out=
-  const auto* creator = std::find_if(std::begin(kCreators), std::end(kCreators), [&](const Creator& c) { return schema.name() == c.name; });
+  const auto* creator = std::find_if(std::begin(kCreators), std::end(kCreators), [&](const Creator& c) { return schema.name() == c.name && schema.overload_name() == c.overload; });
   return creator == std::end(kCreators) ? -1 : creator->sizes;
 }
 

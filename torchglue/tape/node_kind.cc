@@ -13,7 +13,7 @@ namespace {
 NodeKind examine(std::string_view type) {
   const auto has = [&](std::string_view part) { return type.find(part) != std::string_view::npos; };
   if (has("8autograd10CopySlices")) return NodeKind::kCopySlices;
-  if (has("8autograd9generated")) return NodeKind::kOperator;
+  if (has("8autograd9generated") || has("8autograd13CopyBackwards")) return NodeKind::kOperator;  // copy_ has a node that is written by hand
   if (has("8autograd14AccumulateGrad")) return NodeKind::kLeaf;
   return has("5koila10RegionNode") ? NodeKind::kRegion : NodeKind::kOther;
 }
