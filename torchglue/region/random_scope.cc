@@ -10,8 +10,6 @@ namespace koila {
 
 namespace {
 
-at::Generator default_generator(at::Device device) { return at::globalContext().defaultGenerator(device); }
-
 // splitmix64's finaliser (Steele, Lea and Flood, 2014).
 uint64_t finalise(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -34,28 +32,6 @@ uint64_t fresh_seed(at::Device device) {
 uint64_t mix_seed(uint64_t seed, uint64_t a, uint64_t b) {
   for (uint64_t x : {a, b}) seed = finalise(seed + 0x9e3779b97f4a7c15ULL + x);
   return seed;
-}
-
-RandomState::RandomState(at::Generator generator) : generator_(std::move(generator)) {
-  if (!generator_.device().is_cpu()) {
-    elsewhere_ = generator_.clone();
-    return;
-  }
-  auto* from = at::check_generator<at::CPUGeneratorImpl>(generator_);
-  on_cpu_.emplace(OnCpu{from->engine(), from->next_float_normal_sample(), from->next_double_normal_sample()});
-}
-RandomState::RandomState(at::Device device) : RandomState(default_generator(device)) {}
-
-void RandomState::restore() {
-  std::lock_guard lock(generator_.mutex());
-  if (on_cpu_) {
-    auto* to = at::check_generator<at::CPUGeneratorImpl>(generator_);
-    to->set_engine(on_cpu_->engine);
-    to->set_next_float_normal_sample(on_cpu_->next_float);
-    to->set_next_double_normal_sample(on_cpu_->next_double);
-  } else {
-    generator_.set_state(elsewhere_.get_state());
-  }
 }
 
 RandomScope::RandomScope(at::Device device, uint64_t seed) : RandomState(device) {

@@ -124,10 +124,10 @@ void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 }
 
 // The call has come through, at its first try or at another.
-void finish(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+void finish(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const std::optional<RandomState>& before = std::nullopt) {
   if (traits.writes && !c10::AutogradState::get_tls_state().get_grad_mode()) note_updates(op, traits, arguments);
   if (traits.foreach && traits.tensor_result) facts().on_foreach(results);
-  session().tape.commit(arguments, results);
+  session().tape.commit(arguments, results, before ? &*before : nullptr);
 }
 
 // What a call that ran out is made again with.
@@ -146,7 +146,7 @@ void recover(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   const OpTraits& traits = op_traits(op);
   LeftByFailure left(op, arguments.values(), before.random, before.statistics);
   if (before.may_retry(traits) && retry(op, keys, stack, arguments, before.written, before.statistics, before.random, packs)) {
-    return finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+    return finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()), before.random);
   }
   try {
     rescue_call(op, keys, stack, arguments, before.statistics ? &*before.statistics : nullptr, before.random, packs, std::move(ran_out));
@@ -186,7 +186,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     ran_out = std::current_exception();
   }
   if (ran_out) return recover(op, keys, stack, arguments, before, packs, std::move(ran_out));
-  finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()));
+  finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()), before.random);
 }
 
 OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> arguments)

@@ -119,7 +119,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     for (const TapeRef& ref : tape.ops()[i].refs) {
       if (is_dropped(op, ref)) continue;
       const TapeValue& read = tape.values()[ref.value];
-      if (graphs == Graphs::kUsedUp && !plan.descends[ref.value] && !read.is_capture() && read.differentiable() && drew(tape.ops()[read.producer])) {
+      if (graphs == Graphs::kUsedUp && !plan.descends[ref.value] && !read.is_capture() && read.differentiable() && drew(tape.ops()[read.producer]) && tape.draws_of(tape.ops()[read.producer]) == nullptr) {
         throw CannotConvert("random draws of " + tape.ops()[read.producer].op.schema().name() + " are made for the whole batch, and its part of the graph is used up.");
       }
       if (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value)) real.check(ref.value, ref.version);
@@ -161,6 +161,9 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
   };
   std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch});
   if (!plan) throw CannotConvert(reason);
+  for (const Seed& seed : plan->seeds) {
+    session().log(KOILA_LOG_DEBUG, "splits " + describe(tape.values()[seed.value]) + " along dimension " + std::to_string(seed.placement.dim) + " into " + std::to_string(plan->batch) + " rows" + (seed.created ? ", a constant" : ""));
+  }
   return *std::move(plan);
 }
 

@@ -1,5 +1,8 @@
 #include "torchglue/rescue/made_again.h"
 
+#include <optional>
+
+#include "torchglue/base/random_state.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
@@ -9,6 +12,28 @@
 #include "torchglue/tape/written_since.h"
 
 namespace koila {
+
+namespace {
+
+// The call draws what it drew, and the generator stands afterwards where it stood before.
+class SameDraws {
+ public:
+  explicit SameDraws(const RandomState* then) {
+    if (then == nullptr) return;
+    now_.emplace(then->generator());
+    then->restore();
+  }
+  ~SameDraws() {
+    if (now_) now_->restore();
+  }
+  SameDraws(const SameDraws&) = delete;
+  SameDraws& operator=(const SameDraws&) = delete;
+
+ private:
+  std::optional<RandomState> now_;
+};
+
+}  // namespace
 
 void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeValue& value = tape_.values()[v];
@@ -20,7 +45,7 @@ void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeOp& op = tape_.ops()[value.producer];
   check_hooks(tape_, op);
   if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
-  if (drew(op)) {
+  if (drew(op) && tape_.draws_of(op) == nullptr) {
     throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");
   }
   for (const TapeRef& ref : op.refs) {
@@ -53,6 +78,7 @@ at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
     const OpInProgress in_progress(op.op, op.place);
     make_real(stack);
     const WrittenSince::Call call(op.op, stack);
+    const SameDraws draws(tape_.draws_of(op));
     call_again(op.op, stack);
   }
   size_t flat = 0;

@@ -20,6 +20,7 @@ void Tape::cut() {
   values_.clear();
   groups_.clear();
   states_.clear();
+  draws_.clear();
   index_.clear();
   drop_pending();
   record_ = false;
@@ -121,6 +122,12 @@ void Tape::compact(const std::vector<char>& needed_value, const std::vector<char
   }
   values_.erase(values_.begin() + static_cast<ptrdiff_t>(values), values_.end());
   log_.renumber([&](TapeValueId id) { return new_id[id]; });
+  uint32_t draws = 0;
+  log_.renumber_draws([&](uint32_t old) {
+    if (draws != old) draws_[draws] = std::move(draws_[old]);
+    return draws++;
+  });
+  draws_.erase(draws_.begin() + draws, draws_.end());
   groups_ = std::move(groups);
 }
 

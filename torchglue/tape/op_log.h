@@ -15,6 +15,7 @@ namespace koila {
 using TapeValueId = uint32_t;
 inline constexpr TapeValueId kNoTapeValue = UINT32_MAX;
 inline constexpr int32_t kNoProducer = -1;
+inline constexpr uint32_t kNoDraws = UINT32_MAX;
 
 // One reference to a tensor from an operator's arguments.
 struct TapeRef {
@@ -33,6 +34,7 @@ struct TapeOp {
   uint32_t state = 0;                 // index into Tape::states()
   bool in_place = false;              // returns an argument that it wrote to
   uint32_t place = 0;                 // source line, where these are asked for
+  uint32_t draws = kNoDraws;          // where its generator stood, for Tape::draws_of()
 };
 
 // A log that grows at its end and is cut down to some of its calls now and then. Calls move when one is added, and what they refer to stays where it is
@@ -63,6 +65,14 @@ class OpLog {
       for (TapeValueId& out : op.outputs) {
         if (out != kNoTapeValue) out = number(out);
       }
+    }
+  }
+
+  // For every call that has drawn, in order: `number` is given TapeOp::draws and returns the new one.
+  template <class F>
+  void renumber_draws(F&& number) {
+    for (TapeOp& op : ops_) {
+      if (op.draws != kNoDraws) op.draws = number(op.draws);
     }
   }
 

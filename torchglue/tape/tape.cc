@@ -253,7 +253,7 @@ void for_each_output(at::ArrayRef<c10::IValue> results, F&& f) {
   }
 }
 
-void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before) {
   const size_t first_new = values_.size();
   bool differentiable = false, own_node = false;
   for_each_output(results, [&](const at::Tensor& t) {
@@ -281,10 +281,17 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
   if (own_node) own_nodes_.emplace_back(sequence_before_, at::sequence_number::peek());
   pending_->refs = pending_refs_;
   pending_->outputs = pending_outputs_;
+  if (before != nullptr) {
+    pending_->args = pending_args_;
+    if (drew(*pending_)) {
+      pending_->draws = static_cast<uint32_t>(draws_.size());
+      draws_.push_back(*before);
+    }
+  }
   log_.add(*pending_, pending_args_);
 }
 
-void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before) {
   commit_writes();
   if (!record_) return;
   bool followed = true;
@@ -293,7 +300,7 @@ void Tape::commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue>
     cut();
     return;
   }
-  record_results(arguments, results);
+  record_results(arguments, results, before);
   drop_pending();
   record_ = false;
   if (capture_hangs_on_tape_) {  // see Note [Tensors that come back changed]: it may never come back, and be what backward starts from

@@ -17,6 +17,7 @@
 #include <set>
 #include <vector>
 
+#include "torchglue/base/random_state.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/tape/hold.h"
 #include "torchglue/tape/op_log.h"
@@ -95,7 +96,8 @@ class Tape {
   // Before the call: what the operator is asked. After: what it gave. Between the two the call may throw (then discard()).
   // `arguments` are the operator's arguments as on the stack.
   void begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
-  void commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  // `before`: where the generator stood before the call, if it is one that draws and that is known.
+  void commit(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before = nullptr);
   void discard();
 
   // A collective operation is about to read the tensor's memory, or to write to it.
@@ -145,6 +147,8 @@ class Tape {
   bool replay() const { return replay_; }
   // Whether this call's random draws stay the full batch's.
   bool draws_whole(const TapeOp& op) const { return replay_ || !states_[op.state].grad_mode; }
+  // Where the call's generator stood before it, if it drew and that is known; else null.
+  const RandomState* draws_of(const TapeOp& op) const { return op.draws == kNoDraws ? nullptr : &draws_[op.draws]; }
   // Whether an operator on the tape can have made the node, going by its kind and age.
   bool may_have_made(const torch::autograd::Node& node) const;
   // Whether a tensor with a graph of an autograd.Function has entered, since forget_functions().
@@ -173,7 +177,7 @@ class Tape {
   bool is_worth_recording(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) const;
   void record_arguments(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   void commit_writes();
-  void record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  void record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before);
   void drop_pending();
   void note_write_behind(const at::Tensor& tensor);
   void keep_before_write(const at::Tensor& tensor);
@@ -200,6 +204,7 @@ class Tape {
   std::vector<TapeValue> values_;
   std::vector<Group> groups_;
   std::vector<OpState> states_;
+  std::vector<RandomState> draws_;  // one for each call that has drawn
   ska::flat_hash_map<const c10::TensorImpl*, TapeValueId> index_;
   std::set<std::vector<int64_t>, BySizes> parameter_sizes_;
 

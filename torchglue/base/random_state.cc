@@ -1,0 +1,35 @@
+#include "torchglue/base/random_state.h"
+
+#include <ATen/Context.h>
+
+#include <mutex>
+#include <utility>
+
+namespace koila {
+
+at::Generator default_generator(at::Device device) { return at::globalContext().defaultGenerator(device); }
+
+RandomState::RandomState(at::Generator generator) : generator_(std::move(generator)) {
+  if (!generator_.device().is_cpu()) {
+    elsewhere_ = generator_.clone();
+    return;
+  }
+  auto* from = at::check_generator<at::CPUGeneratorImpl>(generator_);
+  on_cpu_.emplace(OnCpu{from->engine(), from->next_float_normal_sample(), from->next_double_normal_sample()});
+}
+RandomState::RandomState(at::Device device) : RandomState(default_generator(device)) {}
+
+void RandomState::restore() const {
+  at::Generator generator = generator_;
+  std::lock_guard lock(generator.mutex());
+  if (on_cpu_) {
+    auto* to = at::check_generator<at::CPUGeneratorImpl>(generator);
+    to->set_engine(on_cpu_->engine);
+    to->set_next_float_normal_sample(on_cpu_->next_float);
+    to->set_next_double_normal_sample(on_cpu_->next_double);
+  } else {
+    generator.set_state(elsewhere_.get_state());
+  }
+}
+
+}  // namespace koila
