@@ -1,5 +1,6 @@
 #include "torchglue/rescue/backward.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -191,6 +192,14 @@ variable_list run_pass(Engine* engine, const edge_list& roots, const variable_li
   return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
 }
 
+// A pass that ended by an error leaves the nodes that were ready, with the gradients that they were to be given, in the queue of the thread that called it, until that thread's next pass comes by
+// them. A pass over nothing does. (Threads of the engine's own look into their queues all the time.)
+void empty_queue(Engine* engine) {
+  const NoInterceptGuard no_intercept;
+  const at::Tensor nothing = at::empty({0}).set_requires_grad(true);
+  real_execute(engine, {torch::autograd::impl::gradient_edge(nothing)}, {at::empty({0})}, false, false, true, {});
+}
+
 bool asks_for_inner_gradient(const edge_list& outputs) {
   return std::any_of(outputs.begin(), outputs.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
 }
@@ -255,6 +264,7 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   try {
     if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
+    empty_queue(engine);
     const auto remaining = pass->remaining(roots, outputs);
     const edge_list split = split_step(roots, outputs, create_graph, &oom);
     callbacks.pass_over();

@@ -9,6 +9,7 @@
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
+#include "torchglue/step/session.h"
 #include "torchglue/tape/node_kind.h"
 
 namespace koila {
@@ -165,7 +166,9 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
     const bool needed = !accumulate_grad_ || std::any_of(rest.begin(), rest.end(), [&](const Edge& edge) {
       return std::any_of(behind.begin(), behind.end(), [&](const AccumulateGrad* leaf) { return leaf == edge.function.get(); });
     });
-    if (needed) throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
+    if (!needed) continue;
+    session().log(KOILA_LOG_DEBUG, "a node from before the tape that the pass has used up: " + o.node->name());
+    throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
   }
   if (rest.size() == targets.size()) return outputs;
   // A checkpoint refuses to run in a pass that is limited to some leaves.
