@@ -47,12 +47,12 @@ bool helps_the_call(const Tape& tape, const Plan& plan) {
   return plan.pending != Plan::Pending::kNotReached;
 }
 
-// Every capture that goes along with the plan.
+// Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   for (TapeValueId v : values) {
     const TapeValue& value = tape.values()[v];
-    if (!plan.placements[v].is_replicate() || !value.is_capture() || value.device != device) continue;
+    if (!plan.placements[v].is_replicate() || value.device != device) continue;
     for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
       const int64_t size = value.sizes[dim];
       if (size < plan.batch || size % plan.batch != 0) continue;

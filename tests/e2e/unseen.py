@@ -1,0 +1,194 @@
+"""Small training programs as people write them, each under budgets between what it takes in any case and plain's peak: what came of each budget, as JSON.
+
+    koila run --ladder 0,1 -- python tests/e2e/unseen.py NAME...
+
+Every program is in float64, calls `out` with what it would print, and is compared by that, its parameters, their gradients, its buffers and the generator's state. Each run is in a forked
+process of its own.
+"""
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+from koila_abi import Koila  # noqa: E402
+
+PROGRAMS = {}
+SHARES = (0.9, 0.8, 0.7, 0.6)
+# With more, backward runs out instead, and q is divided in place by a sum over the batch.
+SHARES_OF = {"assigned_to_prototypes": SHARES[2:]}
+STEPS = 3
+
+
+def program(function):
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def train(optimizer, out, loss_of):
+    for _ in range(STEPS):
+        loss = loss_of()
+        optimizer.zero_grad()
+        loss.backward()
+        out(loss)
+        optimizer.step()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+
+
+@program
+def rows_tokens_and_features_alike(out):
+    """A stage that ends within a conversion puts together what the program holds, and not what the conversion holds."""
+    q, k, v = (nn.Linear(32, 32) for _ in range(3))
+
+    def loss():
+        x = torch.randn(32, 32, 32)
+        a = (q(x) @ k(x).transpose(1, 2) / 32**0.5).softmax(-1) @ v(x)
+        return (a - x).abs().mean() + a.mean(0).pow(2).sum() * 1e-3
+
+    model = nn.ModuleList([q, k, v])
+    train(torch.optim.RMSprop(model.parameters(), 1e-3), out, loss)
+    return model
+
+
+@program
+def distilled_with_similarities(out):
+    """A conversion with two stages; a value waits for operators that join before they run."""
+    teacher, student = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 128)).eval(), nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128))
+
+    def loss():
+        x = torch.randn(300, 64)
+        with torch.no_grad():
+            t = teacher(x)
+        s = student(x)
+        apart = (1 - F.cosine_similarity(s, t)).mean() + F.kl_div((s / 2).log_softmax(1), (t / 2).softmax(1), reduction="batchmean")
+        return apart + (F.normalize(s @ s.T) - F.normalize(t @ t.T)).pow(2).mean()
+
+    train(torch.optim.AdamW(student.parameters(), 1e-3), out, loss)
+    return student
+
+
+@program
+def written_into_empty(out):
+    """Memory that is only written to is made by the row; copy_ is PyTorch's own."""
+    w, b, u = nn.Parameter(torch.randn(64, 256) * 0.1), nn.Parameter(torch.zeros(256)), nn.Parameter(torch.randn(256, 64) * 0.1)
+
+    def loss():
+        x = torch.randn(300, 64)
+        h = x @ w
+        h += b
+        h.clamp_(min=0)
+        h[:, ::2] *= 0.5
+        h[h > 2] = 2.0
+        y = torch.empty(300, 64)
+        y = y.copy_(h @ u)
+        swapped = torch.zeros(300, 64)
+        swapped[:, :32] = y[:, 32:]
+        swapped[:, 32:].add_(y[:, :32])
+        return (swapped - x).square().sum(1).sqrt().mean()
+
+    train(torch.optim.SGD([w, b, u], 1e-2), out, loss)
+    return nn.ParameterList([w, b, u])
+
+
+@program
+def two_noised_views(out):
+    """What the noise was drawn into may be gone when backward runs out: it is drawn again."""
+    net = mlp()
+
+    def loss():
+        x = torch.randn(512, 64)
+        return (net(x + 0.1 * torch.randn_like(x)) - net(x + 0.1 * torch.randn_like(x))).pow(2).mean()
+
+    train(torch.optim.SGD(net.parameters(), 0.1), out, loss)
+    return net
+
+
+@program
+def assigned_to_prototypes(out):
+    """SwAV: two noised views in one batch, and an assignment without gradients."""
+    net, prototypes = mlp(), nn.Linear(64, 30, bias=False)
+
+    def loss():
+        x = torch.randn(128, 64)
+        with torch.no_grad():
+            prototypes.weight.copy_(F.normalize(prototypes.weight, dim=1))
+        a, b = prototypes(F.normalize(net(torch.cat([x + 0.1 * torch.randn_like(x), x + 0.1 * torch.randn_like(x)])), dim=1)).chunk(2)
+        with torch.no_grad():
+            q = (a / 0.05).exp().t()
+            q /= q.sum()
+            for _ in range(3):
+                q /= q.sum(1, keepdim=True) * 30
+                q /= q.sum(0, keepdim=True) * 128
+            q = (q * 128).t()
+        return -(q * (b / 0.1).log_softmax(1)).sum(1).mean()
+
+    train(torch.optim.SGD([*net.parameters(), *prototypes.parameters()], 0.1), out, loss)
+    return nn.ModuleList([net, prototypes])
+
+
+def run(koila, name, budget):
+    """("trains", what it left, peak) or ("refused", the reasons, peak)."""
+    torch.manual_seed(3)
+    left = []
+    koila.reset_peak()
+    koila.limit(budget)
+    with koila.refusals() as reasons:
+        try:
+            model = PROGRAMS[name](lambda *values: left.extend(v.detach().clone() for v in values))
+        except torch.OutOfMemoryError:
+            return "refused", reasons, koila.peak()
+    peak = koila.peak()
+    koila.limit(0)
+    left += [v.detach().clone() for v in model.state_dict().values()] + [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return "trains", [v.numpy() for v in [*left, torch.get_rng_state()]], peak
+
+
+def apart(*args):
+    """run() in a process of its own."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        with open(writing, "wb") as file:
+            pickle.dump(run(*args), file)
+            file.flush()
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        found = pickle.loads(file.read())
+    os.wait()
+    return found
+
+
+def furthest(a, b):
+    """How far the arrays lie apart, as a share of the largest entry of each; the gradient of a key's bias is zero by nature."""
+    if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b)):
+        return float("inf")
+    return max(float(abs(x - y).max() / (abs(x).max() + 1e-6)) for x, y in zip(a, b) if x.size)
+
+
+def main():
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)  # a forked child has no others
+    koila, found = Koila(), {}
+    for name in sys.argv[1:] or PROGRAMS:
+        _, whole, peak = apart(koila, name, 0)
+        outcomes = []
+        for share in SHARES_OF.get(name, SHARES):
+            budget = int(peak * share)
+            status, left, reached = apart(koila, name, budget)
+            outcome = "; ".join(left) or "refused" if status == "refused" else "over budget" if reached > budget else "wrong" if not furthest(whole, left) < 1e-9 else "exact"
+            outcomes.append(outcome)
+        found[name] = outcomes
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
