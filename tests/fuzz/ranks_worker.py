@@ -44,13 +44,18 @@ def run(rank, program, settings, file, answers):
             done = runner.run(case, setting)
             notes, ended, over = done.notes, done.ended, done.over
             peak = max(peak, done.peak) if not setting.budget else peak
-        kind = "ok" if ended == "ok" else "oom" if isinstance(ended, torch.OutOfMemoryError) else "error"
+        kind = "ok" if ended == "ok" else "oom" if ran_out(ended) else "error"
         pickle.dump((kind, "" if ended == "ok" else f"{type(ended).__name__}: {ended}"[:400], notes.values, peak, over), answers)
         answers.flush()
         if kind != "ok":
             break
         del ended, notes
         dist.barrier()
+
+
+def ran_out(error):
+    """Of what a communication hook calls when it is done PyTorch hands on the text alone."""
+    return isinstance(error, torch.OutOfMemoryError) or "when running the callback: OutOfMemoryError" in str(error)
 
 
 def in_a_child(rank, program, settings, file):

@@ -114,6 +114,7 @@ void Region::condemn(const Finding& finding) {
   expected_.reset();
   // The next step of its kind would begin in micro-batches, and leave no witnesses.
   session().signatures = Signatures();
+  session().proven = ProvenCalls();  // nor would it be looked at: what was wrong counts as looked at by now
   refuse(condemned_);
 }
 

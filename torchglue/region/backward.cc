@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "torchglue/base/tensor_memory.h"
@@ -153,7 +154,14 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
     changed_.begin();
     const auto forward_again = c10::make_scope_exit([&] { changed_.end(); });
-    torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
+    try {
+      torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
+    } catch (const c10::Error& error) {
+      // One row lies in memory without gaps where the full batch does not: what an operator saves of it may be a view of what has been written to, and a copy at the full batch.
+      const bool as_plain = frame.rows.count() > 1 || region_.batch_ == 1;
+      if (as_plain || std::string_view(error.what_without_backtrace()).find("modified by an inplace operation") == std::string_view::npos) throw;
+      region_.refuse("a tensor that the step read was written to since, and a micro-batch of one row may need it for backward where the full batch has a copy.");
+    }
   }
 
  private:

@@ -176,7 +176,7 @@ bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
   observe(*region, x, call.tensor(0).placement, witness);
   drop_running_statistics(op.schema(), arguments);
   torch::jit::Stack y = call_boxed(op, std::move(arguments));
-  const double momentum = call.number(call.find("momentum")), rows = static_cast<double>(region->batch());
+  const double momentum = call.number(call.find("momentum")), rows = static_cast<double>(x.size(0));  // of a batch that was merged with others: more than the batch has
   const at::NoGradGuard no_grad;
   const NoInterceptGuard no_intercept;
   if (running.size() == 2) {
@@ -246,7 +246,8 @@ bool exponentials(const c10::OperatorHandle&, torch::jit::Stack* stack, const Op
   const std::string& name = call.schema().name();
   auto result = dtype_argument(call).value_or(given.scalar_type());
   if (call.boolean(call.find("half_to_float"))) result = at::kFloat;
-  at::Tensor x = given.to(at::toOpMathType(result));
+  // What a softmax gives lies in memory in the order of its dimensions, whatever its argument does: views of it and noise of its shape depend on that.
+  at::Tensor x = given.to(at::toOpMathType(result)).contiguous();
   at::Tensor most;
   {
     const NoInterceptGuard no_intercept;
