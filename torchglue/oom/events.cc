@@ -10,6 +10,7 @@
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/oom/allocation_failure.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom_watch.h"
 
 namespace koila {
@@ -65,8 +66,7 @@ void report_refusal(const OutOfMemory& oom, const std::string& reason, int64_t b
 int64_t refusals_told() noexcept { return told.load(std::memory_order_relaxed); }
 
 std::string reason_of(const std::exception& error) {
-  const auto* own = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = own != nullptr ? own->what_without_backtrace() : error.what();
+  const std::string text = error_text(error);
   const size_t begin = text.find(kUnderKoila);
   return begin == std::string::npos ? "one row of the batch does not fit, or what ran out is outside the split part of the step." : text.substr(begin + std::strlen(kUnderKoila));
 }

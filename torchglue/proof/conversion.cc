@@ -10,6 +10,7 @@
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/proof/invariants.h"
@@ -109,7 +110,7 @@ void BeforeConversion::compare(const Tape& tape, Region* region) noexcept {
     compare_values(tape, region);
   } catch (const std::exception& error) {
     take_allocator_ran_out();
-    session().log(KOILA_LOG_DEBUG, std::string("a conversion is not proven: ") + error.what());
+    session().log(KOILA_LOG_DEBUG, std::string("a conversion is not proven: ") + error_text(error));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "torchglue/base/tls.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
 #include "torchglue/proof/invariants.h"
@@ -210,7 +211,7 @@ void Proof::finish(const Backward& backward) {
     forget_python_error(error);
     take_allocator_ran_out();  // nobody's out-of-memory but the proof's
     region_.no_room_for_proof_ = true;
-    session().log(KOILA_LOG_DEBUG, std::string("this step is not proven: ") + error.what());
+    session().log(KOILA_LOG_DEBUG, std::string("this step is not proven: ") + error_text(error));
     return;
   }
   if (region_.broken_ != nullptr) region_.condemn(*region_.broken_);

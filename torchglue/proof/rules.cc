@@ -12,6 +12,7 @@
 #include <string>
 
 #include "torchglue/base/tls.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
 #include "torchglue/proof/fingerprint.h"
@@ -299,7 +300,7 @@ void Region::verify(const Schedule& plan) {
     forget_python_error(error);
     take_allocator_ran_out();  // nobody's out-of-memory but the proof's
     no_room_for_proof_ = true;
-    s.log(KOILA_LOG_DEBUG, "the rules of this step are not put to the test on " + std::to_string(most) + " rows: " + error.what());
+    s.log(KOILA_LOG_DEBUG, "the rules of this step are not put to the test on " + std::to_string(most) + " rows: " + error_text(error));
     return;
   }
   if (wrong.empty()) return;

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "torchglue/base/tls.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/proof/fingerprint.h"
 #include "torchglue/proof/key.h"
@@ -39,7 +40,7 @@ void StatisticsWitness::add(const at::Tensor& part) {
   } catch (const std::exception& error) {
     take_allocator_ran_out();  // nobody's out-of-memory but the proof's
     looks_ = false;
-    session().log(KOILA_LOG_DEBUG, std::string("statistics are not proven: ") + error.what());
+    session().log(KOILA_LOG_DEBUG, std::string("statistics are not proven: ") + error_text(error));
   }
 }
 
