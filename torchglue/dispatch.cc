@@ -143,7 +143,13 @@ class LazyCall {
       if (!step_within) return Outcome::kOrdinary;
       if (changed) return Outcome::kAskAgain;
     }
-    if (q.split.empty()) return traits_.creates >= 0 && create_lazily(op_, traits_, stack_, q) ? Outcome::kDone : Outcome::kOrdinary;
+    if (q.split.empty()) {
+      if (traits_.creates >= 0 && create_lazily(op_, traits_, stack_, q)) return Outcome::kDone;
+      if (!traits_.makes_zeros) return Outcome::kOrdinary;
+      run_eagerly(op_, keys_, stack_);
+      session().fresh_zeros.note(stack_->back().toTensor());
+      return Outcome::kDone;
+    }
     if (traits_.metadata && traits_.in_place && op_.schema().name() != "aten::detach_") {
       change_metadata(op_, keys_, stack_);
       return Outcome::kDone;
@@ -166,7 +172,8 @@ class LazyCall {
     context.draws_whole = session().draws_whole();
     if (traits_.writes) context.written = written_in(*region, q);
     context.takes_gradient = takes_gradient;
-    const Way way = decide(call, context).way;
+    const Decision decision = decide(call, context);
+    const Way way = decision.way;
     if (q.mask.defined() && !q.mask.requires_grad()) {
       materialise_tensor(q.mask);
       return Outcome::kAskAgain;
@@ -175,6 +182,7 @@ class LazyCall {
     switch (way) {
       case Way::kReal:
         run_on_metadata(op_, keys_, stack_);
+        if (traits_.makes_zeros) session().fresh_zeros.note(stack_->back().toTensor());
         return Outcome::kDone;
       case Way::kStage:
         if (!call.whole().empty()) {
@@ -189,6 +197,7 @@ class LazyCall {
         if (join(op_, keys_, stack_, call, q, *region)) return Outcome::kDone;
         break;
       case Way::kWhole:
+        if (decision.wants_sum && region->take_as_sum(arguments_[0].toTensor())) return Outcome::kAskAgain;
         break;
     }
     if (!traits_.composite || under_foreign_hooks_ || !decompose(op_, keys_, stack_, traits_)) run_at_full_batch(op_, keys_, stack_, q.split);

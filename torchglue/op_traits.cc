@@ -73,6 +73,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
   traits.metadata = op.hasTag(at::Tag::inplace_view);
   traits.pointwise = op.hasTag(at::Tag::pointwise);
+  traits.makes_zeros = schema.overload_name().empty() && (schema.name() == "aten::zeros" || schema.name() == "aten::new_zeros" || schema.name() == "aten::zeros_like");
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().starts_with("aten::_foreach_");
   traits.fused = schema.name().starts_with("aten::_fused_");

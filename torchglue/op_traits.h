@@ -32,6 +32,7 @@ struct OpTraits {
   bool foreach = false;       // aten::_foreach_*: optimisers
   bool fused = false;         // aten::_fused_*: optimisers too, where no graph is made
   bool tensor_result = false; // returns at least one tensor
+  bool makes_zeros = false;   // zeros(), in some way: see Note [Zeros that rows are added to]
   int creates = -1;           // argument that holds the sizes, see Note [Created for the batch]
   bool may_view = false;      // a result may share an argument's storage without writing to it
   bool collective = false;    // talks to other processes, see Note [Collectives]

@@ -29,6 +29,7 @@ import torch._dynamo  # noqa: F401  (the first optimizer of a process imports it
 import coupled  # noqa: F401  (each of these registers its families)
 import guesses  # noqa: F401
 import handed_out  # noqa: F401
+import indexed  # noqa: F401
 import models  # noqa: F401
 import opaque  # noqa: F401
 import policies  # noqa: F401

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -109,6 +110,8 @@ struct Case {
 constexpr Expect kLocal = Expect::kLocal, kNo = Expect::kNo, kStaged = Expect::kStaged, kReal = Expect::kReal;
 constexpr std::monostate kNil{};
 inline Placement S(int64_t dim, int64_t outer = 1, int64_t inner = 1) { return Placement::shard(dim, outer, inner); }
+// Each row has a number of entries of its own.
+inline Placement R(int64_t dim) { return Placement::shard(dim, std::make_shared<const Ragged>()); }
 inline Placement P() { return Placement::partial(); }
 inline std::vector<int64_t> ints(std::vector<int64_t> values) { return values; }
 inline int64_t code(c10::ScalarType dtype) { return static_cast<int64_t>(dtype); }

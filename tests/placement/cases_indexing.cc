@@ -21,7 +21,12 @@ void by_dimension(std::vector<Case>& cases) {
     {"aten::take_along_dim", {shard({B, 3}), index({2, 3}), 0}, kNo},
     {"aten::take_along_dim", {shard({B, 3}), index({2})}, kNo},
     {"aten::index_select", {shard({B, 3}), 1, index({4})}, kLocal, S(0)},
-    {"aten::index_select", {shard({B, 3}), 0, index({4})}, kNo},
+    {"aten::index_select", {shard({B, 3}), 0, index({4})}, kLocal, R(0)},  // rows, by where it points
+    {"aten::index_select", {shard({3, B}, 1), 1, with_values({4, 0, 4, 2})}, kLocal, R(1)},
+    {"aten::index_select", {shard({2 * B, 3}, 0, 1, 2), 0, with_values({9, 0, 3, 4, 1, 1})}, kLocal, R(0)},
+    {"aten::index_select", {shard({B, 3}), 0, with_values({0, 1, 2, 3, 4})}, kLocal, S(0)},        // as many from each row, in their order
+    {"aten::index_select", {shard({B, 3}), 0, with_values({4, 1, 2, 3, 0})}, kNo},                 // the batch in another order
+    {"aten::index_select", {shard({2 * B, 3}, 0, 2, 1), 0, index({4})}, kNo},
     {"aten::index_select", {replicate({3, 4}), 0, shard({B}, Fill::kIndex)}, kLocal, S(0)},
     {"aten::index_select", {replicate({2, 3}), -1, shard({B}, Fill::kIndex)}, kLocal, S(1)},
     {"aten::index_select", {shard({B, 3}), 1, shard({B}, Fill::kIndex)}, kNo},
@@ -38,7 +43,24 @@ void by_dimension(std::vector<Case>& cases) {
     {"aten::scatter_add", {shard({B, 3}), 1, index({B, 2}), replicate({B, 2})}, kLocal, S(0)},
     {"aten::scatter_reduce.two", {shard({B, 3}), 1, index({B, 2}), replicate({B, 2}), "amax"}, kLocal, S(0)},
     {"aten::index_add", {shard({B, 3}), 1, index({2}), shard({B, 2})}, kLocal, S(0), {{"alpha", 0.5}}},
-    {"aten::index_add", {shard({B, 3}), 0, index({2}), replicate({2, 3})}, kNo},
+    {"aten::index_add", {shard({B, 3}), 0, with_values({4, 1, 1}), replicate({3, 3})}, kLocal, S(0), {{"alpha", 0.5}}},
+    {"aten::index_add", {shard({3, 2 * B}, 1, 1, 2), 1, with_values({7, 0, 8, 9}), replicate({3, 4})}, kLocal, S(1, 1, 2)},
+    {"aten::index_add", {shard({B, 3}), 0, shard({B}, Fill::kIndex), shard({B, 3})}, kNo},
+    {"aten::index_add", {replicate({4, 3}), 0, shard({B}, Fill::kIndex), shard({B, 3})}, kLocal, P(), {{"alpha", 0.5}}},
+    {"aten::index_add", {partial({4, 3}), 0, index({B}), shard({B, 3})}, kLocal, P()},
+    {"aten::index_add", {replicate({3, 4}), -1, shard({B}, Fill::kIndex), replicate({3, B})}, kLocal, P()},
+    {"aten::index_add", {as(replicate({4, 3}), c10::kLong), 0, shard({B}, Fill::kIndex), as(shard({B, 3}), c10::kLong)}, kNo},  // it would count for each micro-batch
+    {"aten::index_add", {as(partial({4, 3}, Fill::kIndex), c10::kLong), 0, shard({B}, Fill::kIndex), shard({B, 3}, Fill::kLabel)}, kLocal, P()},
+    {"aten::index_add", {as(replicate({4, 3}), c10::kBFloat16), 0, shard({B}, Fill::kIndex), as(shard({B, 3}), c10::kBFloat16)}, kNo},
+    {"aten::scatter_add", {replicate({4, 3}), 0, shard({B, 3}, Fill::kIndex), shard({B, 3})}, kLocal, P()},
+    {"aten::scatter_add", {partial({4, 3}), 0, index({B, 3}), shard({B, 3})}, kLocal, P()},
+    {"aten::scatter_add", {shard({B, 3}), 0, index({4, 3}), replicate({4, 3})}, kNo},  // each column points elsewhere
+    {"aten::scatter_reduce.two", {replicate({4, 3}), 0, shard({B, 3}, Fill::kIndex), shard({B, 3}), "sum"}, kLocal, P()},
+    {"aten::scatter_reduce.two", {replicate({4, 3}), 0, shard({B, 3}, Fill::kIndex), shard({B, 3}), "sum"}, kNo, {}, {{"include_self", false}}},
+    {"aten::scatter_reduce.two", {replicate({4, 3}), 0, shard({B, 3}, Fill::kIndex), shard({B, 3}), "amax"}, kNo},
+    {"aten::scatter.reduce", {constant(replicate({4, 3})), 0, shard({B, 3}, Fill::kIndex), constant(shard({B, 3}))}, kLocal, P(), {{"reduce", "add"}}},
+    {"aten::scatter.reduce", {constant(replicate({4, 3})), 0, shard({B, 3}, Fill::kIndex), constant(shard({B, 3}))}, kNo, {}, {{"reduce", "multiply"}}},
+    {"aten::scatter.src", {replicate({4, 3}), 0, shard({B, 3}, Fill::kIndex), shard({B, 3})}, kNo},
     {"aten::index_copy", {shard({B, 3}), 1, with_values({2, 0}), replicate({B, 2})}, kLocal, S(0)},
     {"aten::index_fill.int_Scalar", {shard({B, 3}), 1, index({2}), 1.0}, kLocal, S(0)},
     {"aten::index_fill.int_Tensor", {shard({B, 3}), 1, index({2}), replicate({})}, kLocal, S(0)},
@@ -77,8 +99,14 @@ void by_indices(std::vector<Case>& cases) {
     {op, {replicate({3, 3}), List{shard({B, 1}, Fill::kIndex), index({4})}}, kLocal, S(0)},
     {op, {replicate({3, 3}), List{shard({B}, Fill::kIndex), index({B})}}, kLocal, S(0)},
     {op, {replicate({3, 2, 3}), List{shard({B}, Fill::kIndex), none(), index({1})}}, kLocal, S(0)},
-    {op, {shard({B, 3}), List{index({4})}}, kNo},
-    {op, {shard({B, 3}), List{with_values({0, 1, 2, 3, 4}), index({B})}}, kNo},                         // x[arange(B), y]
+    {op, {shard({B, 3}), List{index({4})}}, kLocal, R(0)},                                              // rows, by where it points
+    {op, {shard({B, 3}), List{with_values({3, 0, 3}), index({3})}}, kLocal, R(0)},
+    {op, {shard({3, 2, B}, 2), List{index({4}), none(), with_values({4, 4, 0, 1})}}, kLocal, R(0)},
+    {op, {shard({2, 2 * B}, 1, 1, 2), List{none(), with_values({9, 2, 3})}}, kLocal, R(1)},
+    {op, {shard({B, 3}), List{with_values({2, 0}), index({1})}}, kLocal, R(0)},
+    {op, {shard({B, 3}), List{with_values({-1, 0})}}, kNo},                                             // from the end
+    {op, {shard({B, 3}), List{index({2, 2})}}, kNo},
+    {op, {shard({B, 3}), List{with_values({0, 1, 2, 3, 4}), index({B})}}, kLocal, S(0)},                // x[arange(B), y]
     {op, {shard({B, 3}), List{none(), shard({B}, Fill::kIndex)}}, kNo},
     {op, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}}, kNo},
     {op, {replicate({B, 3}), List{shard({B}, Fill::kBool)}}, kNo},
@@ -100,7 +128,16 @@ void by_indices(std::vector<Case>& cases) {
     {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({3, 3})}, kNo},                        // a value for each place
     {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1})}, replicate({1, 3})}, kNo},
     {put, {shard({B, 3}), List{mask({1, 0, 1, 0, 1}), with_values({0, 1, 2})}, replicate({})}, kNo},
-    {put, {shard({B, 3}), List{with_values({2, 0})}, replicate({2, 3})}, kNo},
+    {put, {shard({B, 3}), List{with_values({2, 0})}, replicate({2, 3})}, kLocal, S(0)},
+    {put, {shard({B, 3}), List{with_values({2, 0, 2}), index({3})}, replicate({3}), true}, kLocal, S(0)},
+    {put, {shard({B, 3}), List{with_values({3, 1})}, replicate({}), true}, kLocal, S(0)},
+    {put, {shard({B, 3}), List{shard({B}, Fill::kIndex)}, shard({B, 3}), true}, kNo},
+    {put, {replicate({4, 3}), List{shard({B}, Fill::kIndex)}, shard({B, 3}), true}, kLocal, P()},
+    {put, {replicate({4, 3}), List{shard({B}, Fill::kIndex)}, replicate({3}), true}, kLocal, P()},
+    {put, {replicate({4, 3}), List{index({B}), index({B})}, shard({B}), true}, kLocal, P()},
+    {put, {replicate({4, 3}), List{index({B, 1}), index({2})}, shard({B, 2}), true}, kLocal, P()},
+    {put, {partial({2, 4, 3}), List{none(), shard({B}, Fill::kIndex)}, replicate({2, B, 3}), true}, kLocal, P()},
+    {put, {replicate({4, 3}), List{shard({B}, Fill::kIndex)}, shard({B, 3})}, kNo},
     {put, {replicate({3, B}), List{with_values({2, 0})}, shard({2, B}, 1)}, kNo},
   });
 }

@@ -1,10 +1,13 @@
 #include "tests/placement/checker.h"
 
+#include "torchglue/placement/masks.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -87,6 +90,23 @@ void ask(OpCall& question, const std::vector<Argument>& args, const c10::Functio
     question.args().push_back(std::move(arg));
   }
 }
+
+// Reads the indices among a call's arguments; of masks nothing is known here.
+class Counter final : public OpCall::RowCounter {
+ public:
+  Counter(const std::vector<Argument>& args, int64_t batch) : args_(args), batch_(batch) {}
+  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef, int64_t) override { return nullptr; }
+  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef index, int64_t dim, int64_t entries) override {
+    const Argument& argument = args_[static_cast<size_t>(index.arg)];
+    const auto* operand = std::get_if<Operand>(&argument);
+    return masks_.rows_of(operand != nullptr ? operand->full : std::get<std::vector<Operand>>(argument)[static_cast<size_t>(index.element)].full, dim, entries, batch_);
+  }
+
+ private:
+  const std::vector<Argument>& args_;
+  int64_t batch_;
+  Masks masks_;
+};
 
 // One run's tensors, in the order of the call: every operand with one leaf for each value that it has.
 class Leaves {
@@ -266,6 +286,8 @@ class Comparison {
     if (outcome_.rule == nullptr) return outcome_;
     OpCall question(schema, options_.batch);
     ask(question, args_, schema);
+    Counter counter(args_, options_.batch);
+    question.set_counter(counter);
     outcome_.verdict = outcome_.rule->fn(question);
     outcome_.outputs = question.outputs();
     if (outcome_.verdict == Verdict::kReal) check_reads_no_value();
@@ -416,7 +438,7 @@ class Comparison {
           if (divisor) t = t / *divisor;
         }
       }
-      if (!fits(outputs, expected, question, rows[n])) return;
+      if (!fits(outputs, expected, question, begin, end)) return;
       auto share = directions;
       for (const auto i : c10::irange(share.size())) {
         const Placement& p = question.outputs()[i];
@@ -434,7 +456,7 @@ class Comparison {
   }
 
   // The micro-batch's outputs have the shapes and dtypes that their placements promise.
-  bool fits(const Outputs& outputs, const Outputs& expected, const OpCall& question, int64_t rows) {
+  bool fits(const Outputs& outputs, const Outputs& expected, const OpCall& question, int64_t begin, int64_t end) {
     for (const auto i : c10::irange(expected.size())) {
       if (outputs[i].size() != expected[i].size()) {
         error("another number of outputs");
@@ -445,7 +467,7 @@ class Comparison {
         if (!e.defined()) continue;
         std::vector<int64_t> sizes = e.sizes().vec();
         const Placement& p = question.outputs()[i];
-        if (p.is_shard()) sizes[p.dim] = p.extent(rows);
+        if (p.is_shard()) sizes[p.dim] = p.extent(begin, end);
         if (t.sizes() != c10::IntArrayRef(sizes) || t.scalar_type() != e.scalar_type()) {
           std::ostringstream text;
           text << "output " << i << " is " << t.sizes() << " " << t.scalar_type() << ", not " << c10::IntArrayRef(sizes) << " " << e.scalar_type();
@@ -503,6 +525,12 @@ class Comparison {
 }  // namespace
 
 at::Tensor rows_of(const at::Tensor& full, const Placement& shard, int64_t batch, int64_t begin, int64_t end) {
+  if (shard.counts > 0) {
+    Placement same = shard;
+    same.counts = 0;
+    return rows_of(full, same, batch, begin, end) - begin * shard.counts;
+  }
+  if (shard.ragged) return full.index_select(shard.dim, at::tensor(shard.ragged->places(begin, end), at::kLong));
   const at::Tensor rows = full.unflatten(shard.dim, {shard.outer, batch, shard.inner}).narrow(shard.dim + 1, begin, end - begin);
   // As dense as the full tensor is: view() would refuse a slice with holes.
   return rows.flatten(shard.dim, shard.dim + 2).clone(at::MemoryFormat::Preserve);

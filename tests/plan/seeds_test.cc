@@ -71,6 +71,61 @@ TEST(Seeds, SomethingAsLongAsTheBatchThatDoesNotFitIsLeft) {
   EXPECT_EQ(plan->whole_ops, 0);
 }
 
+TEST(Seeds, WhatCameOfDrawsThatAreGoneIsTakenAsItIs) {
+  Tape tape;
+  Mlp mlp(tape);
+  const at::Tensor x = at::rand({kRows, 20}), weight = at::rand({10, 20});
+  at::Tensor target;
+  {
+    const at::NoGradGuard teacher;
+    const c10::IValue none;
+    target = mlp.run.linear(mlp.run.add(x, mlp.run("aten::randn_like", {x, none, none, none, none, none})), weight);
+  }
+  const at::Tensor out = mlp(x);
+  const at::Tensor loss = mlp.run.sum(mlp.run.tanh(mlp.run.add(out, target)));
+  const auto plan = plan_for(tape, loss);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->placements[value_of(tape, out)], Placement::shard(0));
+  EXPECT_FALSE(plan->descends[value_of(tape, target)]);
+}
+
+TEST(Seeds, TokensThatTheProgramHasGenerated) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor words = parameter({50, 16}), weight = parameter({50, 16}), prompt = at::randint(50, {kRows, 4});
+  const at::NoGradGuard generation;
+  const auto logits = [&](const at::Tensor& tokens) { return run.linear(run.tanh(run("aten::embedding", {words, tokens, -1, false, false})), weight); };
+  const auto drawn = [&] {
+    const at::Tensor p = run("aten::softmax", "int", {run("aten::select", "int", {logits(prompt), 1, -1}), -1, c10::IValue()});
+    return run("aten::multinomial", {p, 1, false, c10::IValue()});
+  };
+  const at::Tensor tokens = run("aten::cat", {c10::List<at::Tensor>({prompt, drawn()}), 1});  // the draws are gone, and only the tokens have them
+  const at::Tensor out = logits(tokens);
+  tape.begin(c10::Dispatcher::singleton().findSchemaOrThrow("aten::relu", ""), std::vector<c10::IValue>{out});  // it is what runs out
+  const auto plan = plan_for(tape, out);
+  tape.discard();
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->batch, kRows);
+  EXPECT_EQ(plan->placements[value_of(tape, out)], Placement::shard(0));
+}
+
+TEST(Seeds, ZerosThatRowsAreAddedToAreASum) {
+  Tape tape;
+  Recorder run(tape);
+  constexpr int64_t kNodes = 128;
+  const at::Tensor table = parameter({kNodes, 64}), source = at::randint(kNodes, {400}), target = at::randint(kNodes, {400});
+  const at::Tensor messages = run.tanh(run("aten::index", "Tensor", {table, c10::List<std::optional<at::Tensor>>({source})}));
+  const c10::IValue none;
+  const at::Tensor zeros = run("aten::zeros", {std::vector<int64_t>{kNodes, 64}, none, none, none, none});
+  const at::Tensor together = run("aten::index_add_", {zeros, 0, target, messages, 1});
+  const at::Tensor loss = run.sum(run.tanh(together));
+  const auto plan = plan_for(tape, loss);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->batch, 400);
+  EXPECT_TRUE(plan->placements[value_of(tape, together)].is_partial());
+  EXPECT_EQ(plan->whole_ops, 1);  // tanh() of the sum
+}
+
 TEST(Seeds, ABatchThatTheProgramPutTogether) {
   Tape tape;
   Mlp mlp(tape);

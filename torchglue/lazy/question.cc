@@ -74,16 +74,26 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
   return q;
 }
 
-std::shared_ptr<const Ragged> MasksOfCall::rows_under(OpCall::ArgRef ref, int64_t) {
+at::Tensor MasksOfCall::read(OpCall::ArgRef ref) {
   const c10::IValue& argument = arguments_[ref.arg];
-  const at::Tensor mask = ref.element < 0 ? argument.toTensor() : argument.toListRef()[ref.element].toTensor();
+  const at::Tensor t = ref.element < 0 ? argument.toTensor() : argument.toListRef()[ref.element].toTensor();
   for (const SplitArgument& a : q_.split) {
-    if (a.region != nullptr && a.tensor.is_same(mask)) {  // its value is needed
+    if (a.region != nullptr && a.tensor.is_same(t)) {  // its value is needed
       q_.mask = a.tensor;
-      return nullptr;
+      return {};
     }
   }
-  return session().masks.rows_under(mask, batch_);
+  return t;
+}
+
+std::shared_ptr<const Ragged> MasksOfCall::rows_under(OpCall::ArgRef ref, int64_t) {
+  const at::Tensor mask = read(ref);
+  return mask.defined() ? session().masks.rows_under(mask, batch_) : nullptr;
+}
+
+std::shared_ptr<const Ragged> MasksOfCall::rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) {
+  const at::Tensor index = read(ref);
+  return index.defined() ? session().masks.rows_of(index, dim, entries, batch_) : nullptr;
 }
 
 OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q, MasksOfCall& masks) {

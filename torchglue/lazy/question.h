@@ -42,8 +42,12 @@ class MasksOfCall final : public OpCall::RowCounter {
   MasksOfCall(Question& q, at::ArrayRef<c10::IValue> arguments, int64_t batch) : q_(q), arguments_(arguments), batch_(batch) {}
 
   std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t) override;
+  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) override;
 
  private:
+  // Undefined where it has no value yet.
+  at::Tensor read(OpCall::ArgRef ref);
+
   Question& q_;
   at::ArrayRef<c10::IValue> arguments_;
   int64_t batch_;

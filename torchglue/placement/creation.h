@@ -13,6 +13,10 @@ namespace koila {
 // The schema's argument that holds the sizes; -1: no such operator. Its tensor arguments, if it has any, are replicated.
 int created_sizes_argument(const c10::FunctionSchema& schema);
 
+// The same of a sum that nothing has been added to yet, whatever its sizes: zeros that rows are to be added to (index_add_) are zeros in each micro-batch. Its arguments may be
+// anything: they say of which type it is.
+bool create_sum(OpCall& call);
+
 // Answers the call, all of whose tensors are Replicate, with its first dimension of `call.batch()` entries split.
 // False: it has none, or the rows are not alike along it.
 bool create_split(OpCall& call);

@@ -1,4 +1,4 @@
-// How many entries of each row a mask picks.
+// How many entries of each row a mask picks, and from which rows an index does.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,14 @@ class Masks {
  public:
   // `mask`: bool, a real tensor whose first dimension is batch * inner. Null where it is not. Reads it, which waits for its device.
   std::shared_ptr<const Ragged> rows_under(const at::Tensor& mask, int64_t batch);
+  // `index`: whole numbers, a real tensor that runs along its dimension `dim` and is the same along all others. It counts entries of a dimension with `entries` for each
+  // row. Null where it is not, or counts from the end; and where it picks as
+  // many as there are, in another order, since the batch in another order is a batch again, and what rules do not know a ragged split will take it. Reads it, too.
+  std::shared_ptr<const Ragged> rows_of(const at::Tensor& index, int64_t dim, int64_t entries, int64_t batch);
 
  private:
+  std::shared_ptr<const Ragged> remembered(Ragged&& rows);
+
   std::deque<std::shared_ptr<const Ragged>> latest_;
 };
 

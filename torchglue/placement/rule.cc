@@ -14,6 +14,17 @@
 
 namespace koila {
 
+std::vector<int64_t> Ragged::places(int64_t begin, int64_t end) const {
+  std::vector<int64_t> found(static_cast<size_t>(first[end] - first[begin]));
+  if (order.empty()) {
+    std::iota(found.begin(), found.end(), first[begin]);
+  } else {
+    std::copy(order.begin() + first[begin], order.begin() + first[end], found.begin());
+    std::sort(found.begin(), found.end());
+  }
+  return found;
+}
+
 std::string to_string(const Placement& p) {
   switch (p.kind) {
     case Placement::Kind::kReplicate:
@@ -104,6 +115,20 @@ bool local_with(const Rule& rule, OpCall& call, const std::vector<ArgRef>& whole
   }
   for (size_t i = 0; i < whole.size(); ++i) call.find_tensor(whole[i])->placement = before[i];
   return false;
+}
+
+// Entries that each row has in a number of its own meet those of other rows, or others by the row: some are put together first, and cut as the others are.
+Verdict ask_without_ragged(const Rule& rule, OpCall& call, bool takes_ragged) {
+  std::vector<ArgRef> ragged;
+  bool others = false;
+  for (ArgRef ref : defined_operands(call)) {
+    const Placement& p = spec(call, ref).placement;
+    if (p.ragged) ragged.push_back(ref);
+    others |= p.is_shard() && !p.ragged;
+  }
+  if (others) return local_with(rule, call, ragged) ? Verdict::kStaged : Verdict::kNo;
+  if (!takes_ragged || ragged.size() != 2) return Verdict::kNo;
+  return local_with(rule, call, {ragged[1]}) || local_with(rule, call, {ragged[0]}) ? Verdict::kStaged : Verdict::kNo;
 }
 
 int64_t entries(const TensorSpec& t) { return std::accumulate(t.sizes.begin(), t.sizes.end(), int64_t{1}, std::multiplies<>()); }
@@ -252,7 +277,7 @@ Verdict ask(const Rule* rule, OpCall& call) {
   if (!split.on_one_device) return Verdict::kNo;
   if (split.ragged) {
     const bool answers = rule->fn.user() == nullptr && ragged_functions().count(rule->fn.function()) > 0;
-    return answers && rule->fn(call) == Verdict::kLocal ? Verdict::kLocal : Verdict::kNo;
+    return answers && rule->fn(call) == Verdict::kLocal ? Verdict::kLocal : ask_without_ragged(*rule, call, answers);
   }
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
   std::vector<ArgRef> partial, shard;

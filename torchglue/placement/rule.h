@@ -69,12 +69,15 @@ class OpCall {
     bool is_tensor_list = false;      // Tensor[], Tensor?[]
   };
 
-  // Knows how many entries a mask picks.
+  // Knows how many entries a mask picks, and from where an index does.
   class RowCounter {
    public:
     // The entries of each row that a mask picks, its first dimension being the batch's; `picked_dim` is their dimension in the result. Null where
     // the mask's value is not known.
     virtual std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) = 0;
+    // The entries of an index into a dimension with `entries` for each row of the batch, by the row that they count in; the index runs along its dimension `dim`.
+    // Null where its value is not known, or it is better taken as it is: see Masks::rows_of().
+    virtual std::shared_ptr<const Ragged> rows_of(ArgRef index, int64_t dim, int64_t entries) = 0;
 
    protected:
     ~RowCounter() = default;
@@ -99,6 +102,7 @@ class OpCall {
   TensorSpec* find_tensor(ArgRef arg);                          // null when there is none
   // As the counter says; null without one. It has to live as long as rules are asked about this call, or about a copy.
   std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ != nullptr ? counter_->rows_under(mask, picked_dim) : nullptr; }
+  std::shared_ptr<const Ragged> rows_of(ArgRef index, int64_t dim, int64_t entries) const { return counter_ != nullptr ? counter_->rows_of(index, dim, entries) : nullptr; }
   void set_counter(RowCounter& counter) { counter_ = &counter; }
   // The first sharded or partial tensor argument, in schema order; null when there is none.
   const TensorSpec* first_split() const;

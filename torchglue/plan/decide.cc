@@ -17,6 +17,7 @@ bool leaves_it_split(const OpCall& call, const Context& context) {
 
 Decision decide(OpCall& call, const Context& context) {
   const OpTraits& traits = context.traits;
+  if (context.creates_sum) return {!context.held_whole && create_sum(call) ? Way::kJoin : Way::kWhole};
   if (context.creates) return {!context.held_whole && traits.creates >= 0 && create_split(call) ? Way::kJoin : Way::kWhole};
   const Verdict verdict = ask(traits.rule, call);  // in any case: what it asks about masks is noted
   if (verdict == Verdict::kNo || context.held_whole) return {Way::kWhole};
@@ -29,7 +30,9 @@ Decision decide(OpCall& call, const Context& context) {
   const auto& real = call.real_arguments();
   if (context.takes_gradient && std::any_of(real.begin(), real.end(), [&](int argument) { return context.takes_gradient(argument); })) return {Way::kWhole};
   if (verdict == Verdict::kStaged) return {Way::kStage};
-  if (traits.writes && !context.free_to_write && !leaves_it_split(call, context)) return {Way::kWhole};
+  if (traits.writes && !context.free_to_write && !leaves_it_split(call, context)) {
+    return {Way::kWhole, /*drawn=*/false, traits.in_place && !context.written && call.tensor(0).placement.is_replicate() && !call.outputs().empty() && call.outputs()[0].is_partial()};
+  }
   return {Way::kJoin};
 }
 

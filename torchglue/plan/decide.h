@@ -26,6 +26,8 @@ struct Context {
   const OpTraits& traits;
   // All of its tensors are Replicate, and what it makes is to be made by the row: see Note [Created for the batch].
   bool creates = false;
+  // The same, but as a sum over the rows.
+  bool creates_sum = false;
   // It may not run by the row, whatever its rule says: the program's own saved-tensor hooks are on, or it has been asked about too often.
   bool held_whole = false;
   // What it draws at random is drawn for the full batch here: see Note [A step within a backward pass].
@@ -43,6 +45,8 @@ struct Context {
 struct Decision {
   Way way = Way::kWhole;
   bool drawn = false;  // it would split, but for what it draws
+  // It would split if what it writes to were a sum over the rows, and no ordinary tensor.
+  bool wants_sum = false;
 };
 
 // Note [One decision]

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/placement/masks.h"
 #include "torchglue/plan/on_tape.h"
 
 namespace koila {
@@ -34,32 +35,67 @@ int64_t gathered_bytes(const Tape& tape, const Plan& plan, const TapeOp& op, con
   return bytes;
 }
 
-// Stands in for how many entries of each row a mask picked: which are whose is of no matter to a plan, only that it is the same mask.
+// Stands in for how many entries of each row a mask picked, or an index: which are whose is of no matter to a plan, only that it is the same mask.
 class PlannedMasks final : public OpCall::RowCounter {
  public:
   PlannedMasks(const Tape& tape, int64_t batch) : tape_(tape), batch_(batch) {}
 
   // Whose arguments are spoken of from here on.
-  void now_of(const TapeOp& op) { op_ = &op; }
+  void now_of(const TapeOp& op, const Plan& plan) {
+    op_ = &op;
+    plan_ = &plan;
+    split_ = false;
+  }
+  // Whether a mask was asked about that is split itself, and has no value when the call is brought over.
+  bool asked_of_split() const { return split_; }
 
   std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t dim) override {
-    const auto mask = std::find_if(op_->refs.begin(), op_->refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
-    if (mask == op_->refs.end() || op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
-    const auto& sizes = tape_.values()[op_->outputs[0]].sizes;
-    if (dim >= static_cast<int64_t>(sizes.size())) return nullptr;
-    auto& rows = rows_[mask->value];
+    if (op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
+    if (const TapeRef* mask = find(ref)) split_ |= !plan_->placements[mask->value].is_replicate();
+    return evenly(ref, tape_.values()[op_->outputs[0]].sizes, dim);
+  }
+
+  // Of a small one that is there the true ones: whether every row has as many decides what it can be used with.
+  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) override {
+    const TapeRef* index = find(ref);
+    if (index == nullptr) return nullptr;
+    constexpr int64_t kReadAtMost = 1 << 16;  // bytes
+    const TapeValue& value = tape_.values()[index->value];
+    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == index->version && value.bytes() <= kReadAtMost) return masks_.rows_of(t, dim, entries, batch_);
+    if (dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[static_cast<size_t>(dim)] == batch_ * entries) return nullptr;
+    auto& rows = rows_[index->value];
     if (!rows) {
-      Ragged even;
-      for (int64_t r = 0; r <= batch_; ++r) even.first.push_back(sizes[dim] * r / batch_);
-      rows = std::make_shared<const Ragged>(std::move(even));
+      Ragged uneven{std::vector<int64_t>(static_cast<size_t>(batch_) + 1, 0), {}};
+      uneven.first.back() = value.sizes[static_cast<size_t>(dim)];
+      rows = std::make_shared<const Ragged>(std::move(uneven));
     }
     return rows;
   }
 
  private:
+  const TapeRef* find(OpCall::ArgRef ref) const {
+    const auto found = std::find_if(op_->refs.begin(), op_->refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
+    return found == op_->refs.end() ? nullptr : &*found;
+  }
+
+  std::shared_ptr<const Ragged> evenly(OpCall::ArgRef ref, at::IntArrayRef sizes, int64_t dim) {
+    const TapeRef* mask = find(ref);
+    if (mask == nullptr || dim >= static_cast<int64_t>(sizes.size())) return nullptr;
+    auto& rows = rows_[mask->value];
+    if (!rows) {
+      Ragged even;
+      for (int64_t r = 0; r <= batch_; ++r) even.first.push_back(sizes[static_cast<size_t>(dim)] * r / batch_);
+      rows = std::make_shared<const Ragged>(std::move(even));
+    }
+    return rows;
+  }
+
   const Tape& tape_;
   int64_t batch_;
+  Masks masks_;
   const TapeOp* op_ = nullptr;
+  const Plan* plan_ = nullptr;
+  bool split_ = false;
   std::map<TapeValueId, std::shared_ptr<const Ragged>> rows_;  // by mask
 };
 
@@ -67,7 +103,7 @@ class PlannedMasks final : public OpCall::RowCounter {
 class Inference {
  public:
   Inference(const Tape& tape, int64_t batch, std::vector<Seed> seeds)
-      : tape_(tape), batch_(batch), seeds_(std::move(seeds)), masks_(tape, batch), device_(tape.values()[seeds_[0].value].device) {}
+      : tape_(tape), batch_(batch), seeds_(std::move(seeds)), masks_(tape, batch), gone_(tape), device_(tape.values()[seeds_[0].value].device) {}
 
   Plan infer() {
     take_pinned_as_they_are();
@@ -101,6 +137,7 @@ class Inference {
     plan_.placements.resize(tape_.values().size());
     plan_.descends.resize(tape_.values().size());
     plan_.frozen.resize(tape_.ops().size());
+    plan_.joins.resize(tape_.ops().size());
     for (const Seed& seed : seeds_) {
       if (seed.created && is_whole(seed.value)) continue;
       plan_.placements[seed.value] = seed.placement;
@@ -125,6 +162,7 @@ class Inference {
     if (op.in_place && first != kNoTapeValue) plan_.frozen[number_of(op)] = read_whole_.count(tape_.values()[first].group) > 0;
     const Decision decision = decide_on_tape(tape_, plan_, op, call);
     Way way = decision.way;
+    if (op.in_place && masks_.asked_of_split()) way = Way::kWhole;
     if (op.in_place && first != kNoTapeValue) {
       const bool kept = way == Way::kJoin || (way == Way::kStage && view_instead(op.op).has_value());
       if (!kept && !tape_.values()[first].differentiable()) {
@@ -142,6 +180,7 @@ class Inference {
         if (!plan_.placements[ref.value].is_replicate()) read_whole_.insert(tape_.values()[ref.value].group);
       }
     }
+    plan_.joins[number_of(op)] = way == Way::kJoin;
     if (way == Way::kStage) staged_.emplace_back(&op, gathered_bytes(tape_, plan_, op, call));
     const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
     for (size_t i = 0; i < op.outputs.size(); ++i) {
@@ -158,11 +197,13 @@ class Inference {
     return true;
   }
 
-  // A call that cannot be made again: something that it read is gone. What it gave is taken as it is.
-  bool cannot_be_made_again(const TapeOp& op) const {
+  // A call that cannot be made again: something that it read, and that is not made again with it, is gone. What it gave is taken as it is.
+  bool cannot_be_made_again(const TapeOp& op) {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
       const TapeValue& v = tape_.values()[r.value];
-      return v.is_capture() && v.weak.expired();
+      if (v.is_capture() && v.weak.expired()) return true;
+      const bool read_as_it_is = !plan_.descends[r.value] || v.is_capture() || is_seed(plan_, r.value);
+      return read_as_it_is && descends(op) && !is_dropped(op, r) && gone_(r.value, r.version);
     });
   }
 
@@ -268,7 +309,7 @@ class Inference {
 
   OpCall call_of(const TapeOp& op) {
     OpCall call = call_on_tape(tape_, op, batch_, [&](TapeValueId v) { return plan_.placements[v]; });
-    masks_.now_of(op);
+    masks_.now_of(op, plan_);
     call.set_counter(masks_);
     return call;
   }
@@ -282,6 +323,7 @@ class Inference {
   const int64_t batch_;
   const std::vector<Seed> seeds_;
   PlannedMasks masks_;
+  Gone gone_;
   const at::Device device_;
   Plan plan_;
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
 
@@ -45,6 +46,27 @@ OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std
     spec.device = value.device;
   }
   return call;
+}
+
+bool is_dropped(const TapeOp& op, const TapeRef& ref) {
+  return op_traits(op.op).silent_effect && is_running_statistic(op.op.schema().arguments()[ref.arg].name()) && uses_batch_statistics(op.op.schema(), op.args);
+}
+
+bool Gone::operator()(TapeValueId v, uint32_t version, int depth) {
+  const auto key = std::make_pair(v, version);
+  if (const auto it = known_.find(key); it != known_.end()) return it->second;
+  const bool gone = find_out(v, version, depth);
+  if (!gone || depth == 0) known_.emplace(key, gone);  // of one that is too many operators away from here another reader may be nearer
+  return gone;
+}
+
+bool Gone::find_out(TapeValueId v, uint32_t version, int depth) {
+  const TapeValue& value = tape_.values()[v];
+  if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return false;
+  if (tape_.pinned(value.group) || value.is_capture()) return true;
+  const TapeOp& op = tape_.ops()[value.producer];
+  if (op.in_place || version != value.version || depth > kRunAgainAtMost || drew(op)) return true;
+  return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return !is_dropped(op, ref) && (*this)(ref.value, ref.version, depth + 1); });
 }
 
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, OpCall& call) {

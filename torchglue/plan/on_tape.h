@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
@@ -17,6 +19,23 @@ OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std
 
 // Whether the results that the operator gave are of the sizes that its rule, as it answered `call`, says. Those of the tables are tested; a user may be wrong.
 bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call);
+
+// Whether the argument is one of the running statistics that the operator updated when it ran first. It is not to do so again, and does not need them.
+bool is_dropped(const TapeOp& op, const TapeRef& ref);
+
+// Values that are there no more as they were at some version, and that no operator can make again: inputs that were freed or written to, random draws, and what is made
+// from these. As MadeAgain::check() has it (rescue/made_again.h), for a graph that has not been used up. It is remembered, so nothing may run in between.
+class Gone {
+ public:
+  explicit Gone(const Tape& tape) : tape_(tape) {}
+  bool operator()(TapeValueId v, uint32_t version, int depth = 0);
+
+ private:
+  bool find_out(TapeValueId v, uint32_t version, int depth);
+
+  const Tape& tape_;
+  std::map<std::pair<TapeValueId, uint32_t>, bool> known_;
+};
 
 // By the placements of the plan, of an operator on its tape. `call`: of call_on_tape() by the same placements.
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, OpCall& call);

@@ -18,6 +18,7 @@ struct Seed {
 // Placements over a tape, as the rules give them from some seeds.
 struct Plan {
   std::vector<char> frozen;  // by operator: it writes in place to what an operator without a rule has read whole
+  std::vector<char> joins;   // by operator: it reads something split, and joins the region
   int64_t batch = 0;
   std::vector<Seed> seeds;
   std::vector<Placement> placements;  // by tape value

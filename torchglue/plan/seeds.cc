@@ -41,6 +41,20 @@ ska::flat_hash_set<TapeValueId> running_statistics_on(const Tape& tape) {
   return statistics;
 }
 
+// What the model reads without a gradient to be: data that stands beside a parameter under no_grad, such as the tokens that a program has generated so far.
+ska::flat_hash_set<TapeValueId> read_under_no_grad(const Tape& tape) {
+  const auto& values = tape.values();
+  ska::flat_hash_set<TapeValueId> data;
+  for (const TapeOp& op : tape.ops()) {
+    const auto is_parameter = [&](const TapeRef& ref) { return values[ref.value].is_capture() && values[ref.value].requires_grad; };
+    if (tape.state(op.state).grad_mode || op.in_place || std::none_of(op.refs.begin(), op.refs.end(), is_parameter)) continue;
+    for (const TapeRef& ref : op.refs) {
+      if (!is_parameter(ref)) data.insert(ref.value);
+    }
+  }
+  return data;
+}
+
 // Whether the call in flight may do with less by this plan: split, or taken apart. One that runs whole needs what it needs.
 bool helps_the_call(const Tape& tape, const Plan& plan) {
   if (plan.pending == Plan::Pending::kWhole) return op_traits(tape.pending()->op).composite;
@@ -65,18 +79,22 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       }
     }
   }
-  // Constants that the split part is written into, or that go along with it.
+  // Constants that the split part is written into, or that go along with it: by the row, or as the sum of what rows add to it.
   for (const TapeOp& op : tape.ops()) {
     if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
     if (tape.values()[op.outputs[0]].device != device) continue;
-    OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
-    Context context{op_traits(op.op)};
-    context.creates = true;
-    if (decide(call, context).way != Way::kJoin) continue;
-    std::vector<Seed> seeds = plan.seeds;
-    seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
-    Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
-    if (wider.whole_ops <= plan.whole_ops && (wider.whole_ops < plan.whole_ops || score(wider) > score(plan))) plan = std::move(wider);
+    for (const bool as_sum : {false, true}) {
+      OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
+      Context context{op_traits(op.op)};
+      (as_sum ? context.creates_sum : context.creates) = true;
+      if (decide(call, context).way != Way::kJoin) continue;
+      std::vector<Seed> seeds = plan.seeds;
+      seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
+      Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
+      if (wider.whole_ops > plan.whole_ops || (wider.whole_ops == plan.whole_ops && score(wider) <= score(plan))) continue;
+      plan = std::move(wider);
+      break;
+    }
   }
   return plan;
 }
@@ -91,7 +109,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
-  ska::flat_hash_set<TapeValueId> entering;  // what the call in flight reads
+  ska::flat_hash_set<TapeValueId> entering = read_under_no_grad(tape);  // and what the call in flight reads
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
   }

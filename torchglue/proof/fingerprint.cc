@@ -54,8 +54,8 @@ void add_entry(Fingerprint& f, const c10::complex<T>& x, uint64_t bits, double r
 std::vector<std::pair<int64_t, int64_t>> places(const Placement& p, int64_t batch, RowRange has, RowRange rows) {
   std::vector<std::pair<int64_t, int64_t>> found;
   if (p.ragged) {
-    const auto& first = p.ragged->first;
-    for (int64_t i = first[rows.begin]; i < first[rows.end]; ++i) found.emplace_back(i - first[has.begin], i);
+    const std::vector<int64_t> all = p.ragged->places(has.begin, has.end);
+    for (const int64_t i : p.ragged->places(rows.begin, rows.end)) found.emplace_back(std::lower_bound(all.begin(), all.end(), i) - all.begin(), i);
     return found;
   }
   for (int64_t o = 0; o < p.outer; ++o) {

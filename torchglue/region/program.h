@@ -27,7 +27,7 @@ struct Rows {
   int64_t count() const { return end - begin; }
 };
 
-// The part of `full` that the rows own. A view, except where `outer` > 1 makes it a copy.
+// The part of `full` that the rows own. A view, except where `outer` > 1, or an order of its own, makes it a copy.
 at::Tensor slice_rows(const at::Tensor& full, const Placement& placement, int64_t batch, Rows rows);
 
 // Writes a micro-batch's part into its place in the full value.

@@ -122,7 +122,7 @@ void before_raw_access(const c10::TensorImpl& tensor) {
   if (!works_for_owner() && deferred_registry().any()) return wait_for_value(tensor.unsafe_storage().unsafeGetStorageImpl());
   if (std::this_thread::get_id() != s.owner || s.engine_depth > 0 || s.converting) return;
   const c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (storage == nullptr || (s.tape.empty() && !deferred_registry().any() && !late_updates().any() && s.live_regions().empty())) return;
+  if (storage == nullptr || (s.tape.empty() && !deferred_registry().any() && !late_updates().any() && !s.fresh_zeros.any() && s.live_regions().empty())) return;
   const NoRawAccess koila;
   watched_read([&] { materialise_storage(storage); });
   const at::Tensor handle(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor)));

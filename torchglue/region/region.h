@@ -102,6 +102,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<c10::IValue> add(const Call& call);
   // Adds the operator without running it, and gives the tensors that stand for its outputs.
   std::vector<at::Tensor> add_known(const Call& call, std::vector<KnownOutput> outputs);
+  // The program's tensor becomes a sum that rows are added to. False, and nothing done, where it is not zeros that nobody else looks at.
+  bool take_as_sum(const at::Tensor& zeros);
   // Runs micro-batch 0 of everything added. Throws out of memory when one row does not fit.
   void catch_up();
 

@@ -40,6 +40,12 @@ namespace {
 // `t` with its split dimension seen as [outer, rows, inner]. Always a view.
 at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { return t.unflatten(p.dim, {p.outer, rows, p.inner}); }
 
+// Where the rows' entries of an index lie, which lie anywhere.
+at::Tensor places_of(const Placement& p, Rows rows, at::Device device) { return at::tensor(p.ragged->places(rows.begin, rows.end), at::kLong).to(device); }
+
+// Whether the part that rows own is no view of the full value.
+bool is_copied(const Placement& p) { return p.is_shard() && (p.counts > 0 || (p.ragged ? !p.ragged->order.empty() : p.outer != 1)); }
+
 // A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
 void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
   std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
@@ -52,13 +58,21 @@ void check_promise(const Instruction& in, const Value& value, const at::Tensor& 
 }  // namespace
 
 at::Tensor slice_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows) {
+  if (p.counts > 0) {
+    Placement same = p;
+    same.counts = 0;
+    return slice_rows(full, same, batch, rows) - rows.begin * p.counts;
+  }
+  if (p.ragged && !p.ragged->order.empty()) return full.index_select(p.dim, places_of(p, rows, full.device()));
   if (p.ragged) return full.narrow(p.dim, p.ragged->first[rows.begin], p.extent(rows.begin, rows.end));
   if (p.outer == 1) return full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner);
   return unmerged(full, p, batch).narrow(p.dim + 1, rows.begin, rows.count()).flatten(p.dim, p.dim + 2);
 }
 
 void write_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows, const at::Tensor& part) {
-  if (p.ragged) {
+  if (p.ragged && !p.ragged->order.empty()) {
+    full.index_copy_(p.dim, places_of(p, rows, full.device()), part);
+  } else if (p.ragged) {
     slice_rows(full, p, batch, rows).copy_(part);
   } else if (p.outer == 1) {
     full.narrow(p.dim, rows.begin * p.inner, rows.count() * p.inner).copy_(part);
@@ -345,7 +359,7 @@ void Region::check_moved(const Schedule& plan) const {
         const Capture& capture = captures_[uses_[o.id].capture];
         if (!capture.before.defined() || version_of(capture.tensor) != capture.version) continue;
         const Placement& placement = uses_[o.id].placement;
-        const bool copied = in.in_float || o.weighted || (placement.is_shard() && !placement.ragged && placement.outer != 1);
+        const bool copied = in.in_float || o.weighted || is_copied(placement);
         if (copied && may_save_operands(in.op.schema())) refuse("a tensor that " + in.op.schema().name() + " read was written to since, and no version tells.");
       }
     }

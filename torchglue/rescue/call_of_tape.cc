@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "torchglue/op_traits.h"
-#include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
 
@@ -22,10 +21,6 @@ std::string describe(const TapeValue& v) {
   std::string text = std::string(c10::toString(v.dtype)) + " [";
   for (size_t i = 0; i < v.sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(v.sizes[i]);
   return text + "]";
-}
-
-bool is_dropped(const TapeOp& op, const TapeRef& ref) {
-  return op_traits(op.op).silent_effect && is_running_statistic(op.op.schema().arguments()[ref.arg].name()) && uses_batch_statistics(op.op.schema(), op.args);
 }
 
 torch::jit::Stack arguments_of(const TapeOp& op, const std::function<at::Tensor(const TapeRef&)>& tensor_of) {

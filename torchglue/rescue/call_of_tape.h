@@ -13,9 +13,6 @@ namespace koila {
 // Its type and sizes, for a reason.
 std::string describe(const TapeValue& value);
 
-// Whether the argument is one of the running statistics that the operator updated when it ran first. It is not to do so again, and does not need them.
-bool is_dropped(const TapeOp& op, const TapeRef& ref);
-
 // The call's arguments, with these tensors.
 torch::jit::Stack arguments_of(const TapeOp& op, const std::function<at::Tensor(const TapeRef&)>& tensor_of);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,30 @@ struct Converting {
   }
   Converting(const Converting&) = delete;
   Converting& operator=(const Converting&) = delete;
+};
+
+// Reads masks and indices that have their values.
+class RealMasks final : public OpCall::RowCounter {
+ public:
+  RealMasks(const torch::jit::Stack& arguments, int64_t batch) : arguments_(arguments), batch_(batch) {}
+  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef mask, int64_t) override {
+    const at::Tensor t = read(mask);
+    return t.defined() ? session().masks.rows_under(t, batch_) : nullptr;
+  }
+  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef index, int64_t dim, int64_t entries) override {
+    const at::Tensor t = read(index);
+    return t.defined() ? session().masks.rows_of(t, dim, entries, batch_) : nullptr;
+  }
+
+ private:
+  at::Tensor read(OpCall::ArgRef ref) const {
+    const c10::IValue& argument = arguments_[static_cast<size_t>(ref.arg)];
+    const at::Tensor t = ref.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(ref.element)].toTensor();
+    return entry_of(t).region == nullptr ? t : at::Tensor();
+  }
+
+  const torch::jit::Stack& arguments_;
+  const int64_t batch_;
 };
 
 class Conversion {
@@ -218,7 +243,7 @@ class Conversion {
       Placement p;
       if (const auto entry = entry_of(t); entry.region != nullptr) {
         p = entry.region->value(entry.value).placement;
-        elsewhere |= entry.region != region_.get() || !region_->open();
+        elsewhere |= entry.region != region_.get() || !region_->open() || written_.count({entry.region, entry.region->value(entry.value).group}) > 0;
       } else if (const Mark* mark = session().marks.find(t.unsafeGetTensorImpl()); mark != nullptr && mark->batch == plan_.batch) {
         p = mark->placement;
       }
@@ -227,13 +252,18 @@ class Conversion {
       placements[ref.value] = p;
     }
     call.answer = call_on_tape(tape_, op, plan_.batch, [&](TapeValueId v) { return placements[v]; });
-    const bool created = !any && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && is_created(plan_, op.outputs[0]);
+    RealMasks masks(call.stack, plan_.batch);
+    call.answer.set_counter(masks);
+    const bool is_made = !op.outputs.empty() && op.outputs[0] != kNoTapeValue && is_created(plan_, op.outputs[0]);
+    const bool as_sum = is_made && plan_.placements[op.outputs[0]].is_partial();
+    const bool created = is_made && (as_sum || !any);
     const bool on_kept_data = call.traits.writes && !call.view && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && staying_.keeps_data(tape_.values()[op.outputs[0]].group);
     const auto is_deferred = [&](int arg) { return call.stack[arg].isTensor() && call.stack[arg].toTensor().defined() && entry_of(call.stack[arg].toTensor()).region != nullptr; };
     const auto as_said = [&](const OpCall& answered) { return came_as_said(tape_, op, answered); };
     const auto takes_gradient = [&](int arg) { return is_deferred(arg) && call.stack[arg].toTensor().requires_grad(); };
     Context context{call.traits};
-    context.creates = created;
+    context.creates = created && !as_sum;
+    context.creates_sum = as_sum;
     context.draws_whole = tape_.draws_whole(op);
     context.came_as_said = as_said;
     context.takes_gradient = takes_gradient;
@@ -322,6 +352,7 @@ class Conversion {
       const PlaceScope place(op.place);
       call_again(call.view ? *call.view : op.op, call.stack);
     }
+    if (call.traits.in_place && !call.view && !call.stack.empty() && call.stack[0].isTensor()) note_written(call.stack[0].toTensor());
     size_t flat = 0;
     for_each_result(call.stack, [&](const at::Tensor& t) {
       const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat] : kNoTapeValue;
@@ -331,6 +362,12 @@ class Conversion {
       const at::Tensor alive = alive_as(tape_.values()[out]);
       handles_[out] = alive.defined() ? take_place(t, alive) : t;
     });
+  }
+
+  // An operator that ran whole has written to a value of a region that has its memory. The region would make again what it was before: who reads it runs whole as well.
+  void note_written(const at::Tensor& t) {
+    const auto entry = entry_of(t);
+    if (entry.region != nullptr && entry.region->materialised(entry.value)) written_.emplace(entry.region, entry.region->value(entry.value).group);
   }
 
   int64_t finish() {
@@ -370,6 +407,7 @@ class Conversion {
   ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values, while operators are still to read them
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
+  std::set<std::pair<const Region*, uint32_t>> written_;  // groups, see note_written()
   int64_t micro_batch_ = 0;
   std::shared_ptr<Region> region_;
 };

@@ -112,8 +112,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
-      // Rules are asked only of calls that read something split.
-      const bool by_row = looks || (reads_split(plan, op) && traits.in_place && decide_on_tape(tape, plan, op).way == Way::kJoin);
+      const bool by_row = looks || (traits.in_place && plan.joins[i]);
       if (!by_row) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {

@@ -7,6 +7,7 @@
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/region/real_values.h"
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/rescue/call_of_tape.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/tape/written_since.h"

@@ -17,6 +17,7 @@ void Session::forget_step() {
   marks.clear();
   named.step_over();
   current.reset();
+  fresh_zeros.forget();
 }
 
 }  // namespace koila

@@ -17,6 +17,7 @@
 #include "torchglue/sizing/size_file.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/marks.h"
+#include "torchglue/step/fresh_zeros.h"
 #include "torchglue/step/named_seeds.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/proven_calls.h"
@@ -37,6 +38,7 @@ struct Session : Process, Moment {
   Offload offload;
   SizeFile size_file;
   Masks masks;
+  FreshZeros fresh_zeros;
   ProvenCalls proven;
   ska::flat_hash_set<const void*> updated;  // parameters written to since the last backward pass: an optimizer is at work
   std::vector<std::string> run_whole;  // operators that ran at full batch; read by api/by_hand.cc
@@ -66,9 +68,10 @@ struct Session : Process, Moment {
   void forget_step();
 
   bool owned_by_this_thread() const { return works_for_owner(); }
-  // To every tape of the steps under way.
+  // To every tape of the steps under way. The program may look at memory, or something writes to it that no operator shows.
   template <class F>
   void pin(F&& f) {
+    fresh_zeros.forget();
     f(tape);
     for (Tape& outer : outer_tapes) f(outer);
   }

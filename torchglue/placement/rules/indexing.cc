@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "torchglue/placement/alignment.h"
+#include "torchglue/placement/by_index.h"
 #include "torchglue/placement/operands.h"
 
 namespace koila {
@@ -46,7 +47,16 @@ const RegisterRules kTable{
     {"aten::take_along_dim", take_along},
 };
 
-const RegisterRagged kRagged{gather, index, index_select};
+const RegisterRagged kRagged{gather, index, index_put, index_select, index_write, scatter};
+
+bool reduces_by_sum(const OpCall& call) {
+  const std::string& name = call.schema().name();
+  if (name.starts_with("aten::scatter_add")) return true;
+  const int reduce = call.find("reduce");
+  if (reduce < 0 || !call.args()[reduce].value.isString()) return false;
+  const std::string& how = call.args()[reduce].value.toStringRef();
+  return (how == "add" || how == "sum") && call.boolean(call.find("include_self"), true);
+}
 
 // gather(self, dim, index): out[i][j] = self[i][index[i][j]] for dim = 1.
 Verdict gather(OpCall& call) {
@@ -67,8 +77,20 @@ Verdict gather(OpCall& call) {
 Verdict scatter(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   auto dim = wrap_dim(call.integer(1), self.dim());
+  if (!dim) return Verdict::kNo;
+  // Rows that lie along `dim` are those of what is written, to anywhere.
+  const TensorSpec &index = call.tensor(2), &src = call.tensor(3);
+  const Placement& rows = src.placement.is_shard() ? src.placement : index.placement;
+  if (!self.placement.is_shard() && rows.is_shard() && rows.dim == *dim) {
+    const bool fits = src.defined && src.dim() == self.dim() && index.dim() == self.dim() && reduces_by_sum(call);
+    return fits && call.require({2}, rows) && call.require({3}, rows) && adds_up(call) ? local(call, Placement::partial()) : Verdict::kNo;
+  }
+  if (self.placement.is_shard() && self.placement.dim == *dim && src.defined && src.dim() == self.dim() && index.dim() == self.dim() && reduces_by_sum(call)) {
+    const auto picked = rows_by_index(call, {2}, *dim, self.placement);
+    return picked && call.require({3}, *picked) ? local(call, self.placement) : Verdict::kNo;
+  }
   const Placement p = call.first_split()->placement;
-  if (!dim || !p.is_shard() || p.dim == *dim) return Verdict::kNo;
+  if (!p.is_shard() || p.dim == *dim) return Verdict::kNo;
   for (ArgRef ref : defined_operands(call)) {
     const TensorSpec& t = spec(call, ref);
     if (t.dim() == 0 && t.placement.is_replicate() && ref.arg == 3) continue;  // a value
@@ -92,7 +114,10 @@ Verdict index_select(OpCall& call) {
   if (!dim) return Verdict::kNo;
   if (index.placement.is_replicate()) {
     if (self.placement.is_partial()) return local(call, Placement::partial());
-    return self.placement.is_shard() && self.placement.dim != *dim ? local(call, self.placement) : Verdict::kNo;
+    if (!self.placement.is_shard()) return Verdict::kNo;
+    if (self.placement.dim != *dim) return local(call, self.placement);
+    const auto picked = rows_by_index(call, {2}, 0, self.placement);
+    return picked ? local(call, picked->at(*dim)) : Verdict::kNo;
   }
   // Rows of a table that is not split.
   if (!self.placement.is_replicate() || !index.placement.is_shard()) return Verdict::kNo;
@@ -102,10 +127,21 @@ Verdict index_select(OpCall& call) {
 Verdict index_write(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   auto dim = wrap_dim(call.integer(1), self.dim());
-  if (!dim || !call.tensor(2).placement.is_replicate()) return Verdict::kNo;
+  if (!dim) return Verdict::kNo;
+  const TensorSpec &index = call.tensor(2), &source = call.tensor(3);
+  const bool adds = call.schema().name().starts_with("aten::index_add");
+  const Placement& rows = source.placement.is_shard() ? source.placement : index.placement;
+  if (adds && !self.placement.is_shard() && rows.is_shard() && rows.dim == (source.placement.is_shard() ? *dim : 0)) {
+    const bool fits = index.dim() == 1 && source.dim() == self.dim();
+    return fits && call.require({2}, rows.at(0)) && call.require({3}, rows.at(*dim)) && adds_up(call) ? local(call, Placement::partial()) : Verdict::kNo;
+  }
+  if (adds && self.placement.is_shard() && self.placement.dim == *dim) {
+    const auto picked = index.dim() == 1 && source.dim() == self.dim() ? rows_by_index(call, {2}, 0, self.placement) : std::nullopt;
+    return picked && call.require({3}, picked->at(*dim)) ? local(call, self.placement) : Verdict::kNo;
+  }
+  if (!index.placement.is_replicate()) return Verdict::kNo;
   const Placement p = call.first_split()->placement;
   if (!p.is_shard() || p.dim == *dim || !call.require({0}, p)) return Verdict::kNo;
-  const TensorSpec& source = call.tensor(3);
   if (source.defined && source.dim() > 0) {
     if (source.dim() != self.dim() || !call.require({3}, p)) return Verdict::kNo;
   } else if (source.defined && !source.placement.is_replicate()) {
@@ -159,6 +195,33 @@ std::optional<Picked> picked(const TensorSpec& self, const std::vector<TensorSpe
   return result;
 }
 
+// The index of a dimension of self among a call's indices.
+ArgRef index_of(const OpCall& call, int64_t dim) {
+  const auto& indices = call.list(1);
+  int64_t at = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (at == dim) return {1, static_cast<int>(i)};
+    const bool mask = indices[i].defined && (indices[i].dtype == c10::ScalarType::Bool || indices[i].dtype == c10::ScalarType::Byte);
+    at += mask ? indices[i].dim() : 1;
+  }
+  return {1, -1};
+}
+
+// The rows that self[i] picks from, or writes to, where i goes along the batch's dimension: see Note [Rows by index]. All indices have one dimension, or one entry.
+std::optional<Placement> picked_by_index(OpCall& call, const Picked& plan) {
+  const TensorSpec& self = call.tensor(0);
+  if (plan.has_mask || plan.index_dims != 1) return std::nullopt;
+  const ArgRef by_row = index_of(call, self.placement.dim);
+  const auto picked = rows_by_index(call, by_row, 0, self.placement);
+  if (!picked) return std::nullopt;
+  for (ArgRef ref : defined_operands(call, {1})) {
+    const TensorSpec& t = spec(call, ref);
+    if (ref == by_row || t.dim() == 0 || t.sizes[0] == 1) continue;
+    if (!call.require(ref, *picked)) return std::nullopt;
+  }
+  return picked->at(plan.place);
+}
+
 // self[mask], the mask's first dimension being the batch's: each row gives as many entries as its part of the mask picks.
 Verdict pick_masked(OpCall& call, const Picked& plan) {
   const TensorSpec& self = call.tensor(0);
@@ -192,13 +255,17 @@ Verdict index(OpCall& call) {
     if (!plan->indexed[dim]) return local(call, self.placement.at(plan->kept(dim)));
   }
   if (self.placement.is_shard() && plan->has_mask) return pick_masked(call, *plan);
+  if (self.placement.is_shard()) {
+    const auto picked = plan->indexed[self.placement.dim] ? picked_by_index(call, *plan) : std::nullopt;
+    return picked ? local(call, *picked) : Verdict::kNo;
+  }
   // A table that is not split, looked up by indices that are. How many entries a mask picks depends on its values.
   if (!self.placement.is_replicate() || plan->has_mask) return Verdict::kNo;
   auto out = align(call, indices);
   return out ? local(call, out->at(plan->place + out->dim)) : Verdict::kNo;
 }
 
-// self[mask] = values, the batch's dimension under the mask: the same values go to every place, however many there are.
+// self[mask] = values, the batch's dimension under the mask: the same values go to every place, however many there are, or each row has its own, as many as its part of the mask picks.
 Verdict fill_masked(OpCall& call, const Picked& plan) {
   const TensorSpec& self = call.tensor(0);
   const TensorSpec& values = call.tensor(2);
@@ -206,27 +273,61 @@ Verdict fill_masked(OpCall& call, const Picked& plan) {
   const auto masks = std::count_if(indices.begin(), indices.end(), [](const TensorSpec& index) { return index.defined; });
   const auto first = std::find(plan.indexed.begin(), plan.indexed.end(), true) - plan.indexed.begin();
   const auto after = self.dim() - first - std::count(plan.indexed.begin(), plan.indexed.end(), true);
-  if (!plan.has_mask || masks != 1 || values.dim() > after || !values.placement.is_replicate()) return Verdict::kNo;
-  return call.require({1, static_cast<int>(first)}, self.placement.at(self.placement.dim - first)) ? local(call, self.placement) : Verdict::kNo;
+  const OpCall::ArgRef mask{1, static_cast<int>(first)};
+  if (!plan.has_mask || masks != 1) return Verdict::kNo;
+  if (values.dim() > after) {
+    const int64_t dim = values.dim() - after - 1;
+    if (first != self.placement.dim || self.placement.outer != 1 || values.sizes[dim] == 1) return Verdict::kNo;
+    auto rows = call.rows_under(mask, plan.place);
+    if (!rows || !call.require({2}, Placement::shard(dim, std::move(rows)))) return Verdict::kNo;
+  } else if (!values.placement.is_replicate()) {
+    return Verdict::kNo;
+  }
+  return call.require(mask, self.placement.at(self.placement.dim - first)) ? local(call, self.placement) : Verdict::kNo;
+}
+
+// The values broadcast to what self[indices] would give, and are split along its dimension `rows.dim`.
+bool values_along(OpCall& call, const Picked& plan, const Placement& rows) {
+  const TensorSpec &self = call.tensor(0), &values = call.tensor(2);
+  const int64_t kept = self.dim() - std::count(plan.indexed.begin(), plan.indexed.end(), true);
+  const int64_t dim = rows.dim - (kept + plan.index_dims) + values.dim();
+  if (dim < 0 || values.sizes[dim] == 1) return values.placement.is_replicate();
+  return call.require({2}, rows.at(dim));
+}
+
+// self[i] += values, rows by the entries of i.
+Verdict add_at(OpCall& call, const Picked& plan) {
+  const TensorSpec &self = call.tensor(0), &values = call.tensor(2);
+  if (plan.has_mask || !call.boolean(call.find("accumulate"))) return Verdict::kNo;
+  const int64_t kept = self.dim() - std::count(plan.indexed.begin(), plan.indexed.end(), true);
+  if (!any_shard(call, defined_operands(call, {1}))) {  // the values say which rows are whose
+    if (!values.placement.is_shard()) return Verdict::kNo;
+    const int64_t dim = values.placement.dim + kept + plan.index_dims - values.dim();  // of self[i]
+    const bool along = dim >= plan.place && dim < plan.place + plan.index_dims;
+    for (ArgRef ref : defined_operands(call, {1})) {
+      const TensorSpec& t = spec(call, ref);
+      const int64_t own = dim - plan.place - plan.index_dims + t.dim();
+      if (along && (own < 0 || t.sizes[own] == 1)) continue;
+      if (!along || !call.require(ref, values.placement.at(own))) return Verdict::kNo;
+    }
+    return adds_up(call) ? local(call, Placement::partial()) : Verdict::kNo;
+  }
+  const auto rows = align(call, defined_operands(call, {1}));
+  return rows && values_along(call, plan, rows->at(plan.place + rows->dim)) && adds_up(call) ? local(call, Placement::partial()) : Verdict::kNo;
 }
 
 Verdict index_put(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
-  const TensorSpec& values = call.tensor(2);
   const auto plan = picked(self, call.list(1));
-  if (!plan || !self.placement.is_shard()) return Verdict::kNo;
+  if (!plan || self.placement.ragged) return Verdict::kNo;
+  if (!self.placement.is_shard()) return add_at(call, *plan);
   if (plan->indexed[self.placement.dim] && plan->has_mask) return fill_masked(call, *plan);
-  if (!others_replicate(call, {0, 2})) return Verdict::kNo;
-  if (plan->indexed[self.placement.dim]) return Verdict::kNo;
-  // The values broadcast to what self[indices] would give.
-  const int64_t kept = self.dim() - std::count(plan->indexed.begin(), plan->indexed.end(), true);
-  const int64_t dim = plan->kept(self.placement.dim) - (kept + plan->index_dims) + values.dim();
-  if (dim < 0 || values.sizes[dim] == 1) {
-    if (!values.placement.is_replicate()) return Verdict::kNo;
-  } else if (!call.require({2}, self.placement.at(dim))) {
-    return Verdict::kNo;
+  if (plan->indexed[self.placement.dim]) {
+    const auto picked = picked_by_index(call, *plan);
+    return picked && values_along(call, *plan, *picked) ? local(call, self.placement) : Verdict::kNo;
   }
-  return local(call, self.placement);
+  if (!others_replicate(call, {0, 2})) return Verdict::kNo;
+  return values_along(call, *plan, self.placement.at(plan->kept(self.placement.dim))) ? local(call, self.placement) : Verdict::kNo;
 }
 
 // --- the rest ---

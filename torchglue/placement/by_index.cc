@@ -1,0 +1,31 @@
+#include "torchglue/placement/by_index.h"
+
+#include <utility>
+
+namespace koila {
+
+std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, const Placement& picked_from) {
+  const TensorSpec& t = spec(call, index);
+  if (!t.placement.is_replicate() || picked_from.outer != 1 || picked_from.ragged || dim >= t.dim()) return std::nullopt;
+  auto rows = call.rows_of(index, dim, picked_from.inner);
+  if (!rows) return std::nullopt;
+  // As many from every row, in their order: a split like any other.
+  const int64_t each = rows->first[1];
+  bool even = each > 0 && rows->order.empty();
+  for (size_t r = 0; even && r + 1 < rows->first.size(); ++r) even = rows->first[r + 1] - rows->first[r] == each;
+  const Placement picked = even ? Placement::shard(dim, 1, each) : Placement::shard(dim, std::move(rows));
+  Placement counted = picked;
+  counted.counts = picked_from.inner;
+  return call.require(index, counted) ? std::optional(picked) : std::nullopt;
+}
+
+bool adds_up(OpCall& call) {
+  const TensorSpec& self = call.tensor(0);
+  if (self.dtype == c10::ScalarType::Half || self.dtype == c10::ScalarType::BFloat16) return false;
+  if (self.placement.is_partial()) return true;
+  if (!self.placement.is_replicate() || !can_be_scaled(self.dtype)) return false;
+  call.weight_by_rows(0);
+  return true;
+}
+
+}  // namespace koila
