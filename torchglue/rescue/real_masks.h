@@ -1,0 +1,40 @@
+// Masks and indices of an operator that a conversion brings over.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "torchglue/placement/rule.h"
+#include "torchglue/region/deferred.h"
+#include "torchglue/step/session.h"
+
+namespace koila {
+
+// Reads masks and indices that have their values.
+class RealMasks final : public OpCall::RowCounter {
+ public:
+  RealMasks(const torch::jit::Stack& arguments, int64_t batch) : arguments_(arguments), batch_(batch) {}
+  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef mask, int64_t) override {
+    const at::Tensor t = read(mask);
+    return t.defined() ? session().masks.rows_under(t, batch_) : nullptr;
+  }
+  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef index, int64_t dim, int64_t entries) override {
+    const at::Tensor t = read(index);
+    return t.defined() ? session().masks.rows_of(t, dim, entries, batch_) : nullptr;
+  }
+
+ private:
+  at::Tensor read(OpCall::ArgRef ref) const {
+    const c10::IValue& argument = arguments_[static_cast<size_t>(ref.arg)];
+    const at::Tensor t = ref.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(ref.element)].toTensor();
+    return deferred_registry().find(t.unsafeGetTensorImpl()).region == nullptr ? t : at::Tensor();
+  }
+
+  const torch::jit::Stack& arguments_;
+  const int64_t batch_;
+};
+
+}  // namespace koila
