@@ -50,8 +50,10 @@ bool Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
   if (value.placement.is_shard()) {
     send_out(held.full, value.placement, rows, part);
   } else if (const auto type = at::toOpMathType(value.dtype); type != value.dtype) {
-    held.sum = held.sum.defined() ? held.sum.add_(part) : part.to(type, /*non_blocking=*/false, /*copy=*/true);
-    held.full.copy_(held.sum);
+    // Rounding it may run out of memory on a device, and then these rows come once more.
+    at::Tensor sum = held.sum.defined() ? held.sum + part : part.to(type, /*non_blocking=*/false, /*copy=*/true);
+    held.full.copy_(sum);
+    held.sum = std::move(sum);
   } else if (held.until == 0) {
     held.full.copy_(part);
   } else {
