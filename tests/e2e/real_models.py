@@ -224,6 +224,7 @@ class HfMixtral(CausalLanguageModel):
     config_class, model_class = "mixtral.MixtralConfig", "mixtral.MixtralForCausalLM"
     config = HfLlama.config | dict(num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1,
                                    experts_implementation="eager")
+    at_full_batch = {"gt", "index_add_", "mul", "nonzero", "scatter_add_", "split"}
 
 
 @family
@@ -232,7 +233,7 @@ class HfMixtralGrouped(HfMixtral):
 
     config = {k: v for k, v in HfMixtral.config.items() if k != "experts_implementation"}
     dtype = "float32"
-    at_full_batch = {"_grouped_mm", "cumsum", "histc", "index_put_", "scatter_add_", "sort"}
+    at_full_batch = {"_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu", "cumsum", "histc", "index_put_", "scatter_add_", "sort"}
 
 
 @family
@@ -425,6 +426,8 @@ class GruTranslator(Real):
 class TopTwoExperts(Real):
     """A mixture of experts by hand: tokens are gathered for each expert, and added back where they came from; the auxiliary loss is over all
     tokens."""
+
+    at_full_batch = {"mul", "nonzero"}  # the masks of the experts
 
     class Net(nn.Module):
         def __init__(self, width=16):

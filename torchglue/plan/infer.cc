@@ -202,6 +202,7 @@ class Inference {
     return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) {
       const TapeValue& v = tape_.values()[r.value];
       if (v.is_capture() && v.weak.expired()) return true;
+      if (tape_.replay()) return false;  // what a checkpoint runs again has to save what it saved before, operator by operator
       const bool read_as_it_is = !plan_.descends[r.value] || v.is_capture() || is_seed(plan_, r.value);
       return read_as_it_is && descends(op) && !is_dropped(op, r) && gone_(r.value, r.version);
     });

@@ -41,7 +41,8 @@ ska::flat_hash_set<TapeValueId> running_statistics_on(const Tape& tape) {
   return statistics;
 }
 
-// What the model reads without a gradient to be: data that stands beside a parameter under no_grad, such as the tokens that a program has generated so far.
+// What the model reads without a gradient to be: numbers of tokens that stand beside a parameter under no_grad, those that a program has generated so far. What is no whole number may be what a
+// checkpoint computes under no_grad on its way.
 ska::flat_hash_set<TapeValueId> read_under_no_grad(const Tape& tape) {
   const auto& values = tape.values();
   ska::flat_hash_set<TapeValueId> data;
@@ -49,7 +50,7 @@ ska::flat_hash_set<TapeValueId> read_under_no_grad(const Tape& tape) {
     const auto is_parameter = [&](const TapeRef& ref) { return values[ref.value].is_capture() && values[ref.value].requires_grad; };
     if (tape.state(op.state).grad_mode || op.in_place || std::none_of(op.refs.begin(), op.refs.end(), is_parameter)) continue;
     for (const TapeRef& ref : op.refs) {
-      if (!is_parameter(ref)) data.insert(ref.value);
+      if (!is_parameter(ref) && c10::isIntegralType(values[ref.value].dtype, /*includeBool=*/false)) data.insert(ref.value);
     }
   }
   return data;
