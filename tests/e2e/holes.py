@@ -74,7 +74,7 @@ def walk(case, count, **environment):
 
 
 def cases(names, optimizers, steps=3):
-    return [Case(name, optimizer, steps=steps, rows=families()[name].budget_rows, drops=True) for name in names for optimizer in optimizers]
+    return [Case(name, optimizer, steps=steps, rows=families()[name].budget_rows, dtype="float64", drops=True) for name in names for optimizer in optimizers]
 
 
 def main():

@@ -41,6 +41,11 @@ struct OpState {
   }
 };
 
+// What koila computes itself keeps its types: autocast is for what the program calls.
+class NoAutocastGuard {
+  c10::impl::ExcludeDispatchKeyGuard keys_{c10::autocast_dispatch_keyset};
+};
+
 // Turns the program's saved-tensor hooks off.
 class NoSavedTensorHooksGuard {
  public:

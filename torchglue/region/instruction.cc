@@ -88,6 +88,7 @@ Instruction Region::instruction_for(const Call& call) {
   const bool copies = copies_at_full_size(call.op, call.arguments);
   Instruction in{copies ? c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "") : instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
   if (call.state != nullptr) in.state = *call.state;
+  if (instead) in.state.excluded = in.state.excluded | c10::autocast_dispatch_keyset;  // autocast does with aten::sum what it does not do with aten::mean
   in.in_place = traits.in_place;
   in.random = call.random;
   in.by_user = traits.rule != nullptr && traits.rule->fn.user() != nullptr;

@@ -36,6 +36,7 @@ at::Tensor alive_as(const TapeValue& value) {
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
+  TORCH_CHECK_WITH(OutOfMemoryError, made.scalar_type() == alive.scalar_type(), kUnderKoila, "what was made again is ", made.scalar_type(), " and was ", alive.scalar_type(), ".");
   if (entry.region == nullptr && made.is_view() && made._base().is_same(alive)) return alive;  // t_() of one dimension, or for a second time: it looks as it did before
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   impl->set_storage_keep_dtype(made.storage());

@@ -44,6 +44,7 @@ void answer(torch::jit::Stack* stack, const OpCall& call, at::Tensor result) {
 }  // namespace
 
 bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const NoAutocastGuard no_autocast;
   const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const std::string& name = call.schema().name();
   const std::vector<int64_t> dims = *reduced_dims(call, x.dim());
@@ -80,6 +81,7 @@ bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpC
 }
 
 bool run_norm(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const NoAutocastGuard no_autocast;
   const at::Tensor given = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const int order = call.find(call.find("ord") >= 0 ? "ord" : "p");
   const double p = call.number(order, 2);

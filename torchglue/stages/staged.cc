@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "torchglue/base/source_line.h"
+#include "torchglue/base/tls.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
@@ -189,6 +191,7 @@ bool instance_norm(const c10::OperatorHandle& op, torch::jit::Stack* stack, cons
 
 // aten::var, std, var_mean, std_mean.
 bool spread(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+  const NoAutocastGuard no_autocast;
   const at::Tensor x = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   std::vector<int64_t> dims = *reduced_dims(call, x.dim());
   std::sort(dims.begin(), dims.end());
@@ -236,16 +239,30 @@ class Largest : public RowObserver {
   at::Tensor largest_;
 };
 
+// The type that plain's result has, which autocast has a say in. Each device has a list of its own of what it takes to be better in single precision: the call itself tells, of one entry.
+at::ScalarType type_of_result(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OpCall& call) {
+  const at::Tensor given = torch::jit::peek(stack, 0, call.args().size()).toTensor();
+  if (!at::autocast::is_autocast_enabled(given.device().type())) {
+    return call.boolean(call.find("half_to_float")) ? at::kFloat : dtype_argument(call).value_or(given.scalar_type());
+  }
+  torch::jit::Stack one(stack.end() - static_cast<ptrdiff_t>(call.args().size()), stack.end());
+  const at::NoGradGuard no_grad;
+  const NoInterceptGuard no_intercept;
+  one[0] = at::zeros(std::vector<int64_t>(static_cast<size_t>(given.dim()), 1), given.options());
+  op.callBoxed(one);
+  return one[0].toTensor().scalar_type();
+}
+
 // With the largest entry taken off, sum(exp(x)) over the batch is a Partial like any other; the rest is pointwise.
-bool exponentials(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
+bool exponentials(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const at::Tensor given = torch::jit::peek(*stack, 0, call.args().size()).toTensor();
   const std::vector<int64_t> dims = *reduced_dims(call, given.dim());
+  const at::ScalarType result = type_of_result(op, *stack, call);
+  const NoAutocastGuard no_autocast;
   Largest largest(dims);
   observe(*region, given, call.tensor(0).placement, largest);
   end_stage(*region, given);
   const std::string& name = call.schema().name();
-  auto result = dtype_argument(call).value_or(given.scalar_type());
-  if (call.boolean(call.find("half_to_float"))) result = at::kFloat;
   // What a softmax gives lies in memory in the order of its dimensions, whatever its argument does: views of it and noise of its shape depend on that.
   at::Tensor x = given.to(at::toOpMathType(result)).contiguous();
   at::Tensor most;
