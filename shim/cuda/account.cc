@@ -10,7 +10,8 @@ namespace {
 
 // Note [Allocations that are made to fail]
 // A caching allocator whose request fails empties its cache and asks once more. For a failure on purpose (KOILA_INJECT_OOM) to come out as an
-// out-of-memory, the same request by the same thread fails twice.
+// out-of-memory, the same request by the same thread fails twice. Who allocates from a pool (PyTorch's backend:cudaMallocAsync) does not ask once more: there the next
+// request of that size would be another one.
 struct Failed {
   int place = 0;
   std::size_t bytes = 0;
@@ -26,13 +27,13 @@ bool fails_again(int place, std::size_t bytes) {
 
 }  // namespace
 
-bool reserve(const Call& call, int place, std::size_t bytes) {
+bool reserve(const Call& call, int place, std::size_t bytes, bool asks_again) {
   Runtime& runtime = call.runtime();
   if (place >= 0) call.meet(place);
   const bool again = fails_again(place, bytes);
   const int refused = again ? 2 : runtime.hold(place, static_cast<std::int64_t>(bytes));
   if (refused == 0) return true;
-  if (refused == 2 && !again) failed = {place, bytes, true};
+  if (refused == 2 && !again && asks_again) failed = {place, bytes, true};
   runtime.on_pressure(place);
   return false;
 }

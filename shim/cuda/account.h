@@ -12,8 +12,8 @@ inline int place_of(const Call& call, MemoryKind kind) {
   return kind == MemoryKind::kManaged ? static_cast<int>(KOILA_MANAGED) : call.device();
 }
 
-// Whether the bytes are counted; not counted are those that the budget has no room for, or that a test makes fail.
-bool reserve(const Call& call, int place, std::size_t bytes);
+// Whether the bytes are counted; not counted are those that the budget has no room for, or that a test makes fail: `asks_again`, with its retry.
+bool reserve(const Call& call, int place, std::size_t bytes, bool asks_again = true);
 // The bytes that were asked for did not come, for CUDA has no room either, or for another reason.
 void cancel(const Call& call, int place, std::size_t bytes, Error error);
 // They came, perhaps more of them.
@@ -25,7 +25,7 @@ Error allocate(const Call& call, MemoryKind kind, std::size_t bytes, void** addr
   if (!call.counts()) return real();
   const int place = place_of(call, kind);
   if (!is_device(place)) return real();
-  if (!reserve(call, place, bytes)) return call.fail_for_real();
+  if (!reserve(call, place, bytes, kind != MemoryKind::kPool)) return call.fail_for_real();
   const Error error = real();
   if (error == kSuccess && *address != nullptr) settle(call, kind, place, bytes, given(), *address);
   else cancel(call, place, bytes, error);

@@ -27,6 +27,9 @@ TABLE = False  # whether the operators that programs call are counted
 PATIENCE = int(os.environ.get("KOILA_FUZZ_PATIENCE", "120"))  # seconds for one program in all its settings, or for a process to begin
 TURN = 400  # programs that one process takes
 
+# The other allocator of PyTorch's takes segments of 2 MiB, which are more than a program: a budget cut nothing, and no allocation failed. This one asks the device for each tensor.
+EACH_TENSOR = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}
+
 LADDERS = ("", "", "0", "1", "0,1", "0,1", "2")
 
 
@@ -57,6 +60,8 @@ class Worker:
         self.log = tempfile.TemporaryFile()
         base = {name: value for name, value in os.environ.items() if not name.startswith("KOILA_") and name != "LD_PRELOAD"}
         base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "KOILA_FUZZ_DEVICE": DEVICE, **({"KOILA_FUZZ_TABLE": "1"} if TABLE else {}), **(more or {})}
+        if DEVICE == "cuda":
+            base |= EACH_TENSOR
         if environment is not None:
             base |= {"LD_PRELOAD": str(library or LIBRARY), "KOILA_REPORT": "off", "KOILA_RECORD": "off", "KOILA_LOG": "error", **environment}
         self.process = subprocess.Popen([sys.executable, str(HERE / script), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=base)

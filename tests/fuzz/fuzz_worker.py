@@ -65,6 +65,7 @@ class Runner:
 
     def __init__(self, device):
         self.koila = Koila(device)
+        self.where = "" if device == CPU else f"cuda:{device}:"  # allocations there fail
         self.always_splits = bool(os.environ.get("KOILA_MICROBATCH")) or os.environ.get("KOILA_MODE") == "lazy"
         self.free = bool(os.environ.get("KOILA_FUZZ_FREE"))  # no limits in this process, and so not a bit may differ
 
@@ -94,7 +95,7 @@ class Runner:
             koila.reset_peak()
             there = koila.live()
             if limited:
-                koila.limit(base + setting.bytes if setting.bytes else 0, setting.inject or None)
+                koila.limit(base + setting.bytes if setting.bytes else 0, setting.inject and self.where + setting.inject)
 
         limited = False
         notes = Notes(begin)

@@ -75,6 +75,8 @@ class Notes:
         for name, tensor in state.items():
             self._put(f"state/{name}", tensor)
         self._put("generator", torch.get_rng_state())
+        if torch.cuda.is_available():
+            self._put("generator of the device", torch.cuda.get_rng_state())
 
 
 class Printed(Notes):

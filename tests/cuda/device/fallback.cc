@@ -158,6 +158,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   try {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    draw.done();
     if (stays_on_host) return;
     bridge.settle();
     const size_t first_result = stack->size() - facts.results;

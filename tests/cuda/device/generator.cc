@@ -105,6 +105,12 @@ void Draw::replace(c10::IValue& argument) {
   argument = host_;
 }
 
+void Draw::done() {
+  if (!device_.defined() || at::check_generator<at::CPUGeneratorImpl>(host_)->engine().data().next_ != 0) return;
+  undo();
+  device_ = {};
+}
+
 void Draw::undo() {
   if (before_.defined()) {
     std::lock_guard lock(host_.mutex());

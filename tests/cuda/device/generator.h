@@ -19,6 +19,8 @@ class Draw {
  public:
   // A generator argument, or None in its place: replaced by one that a CPU kernel takes.
   void replace(c10::IValue& argument);
+  // After the call. CUDA's generator goes on for a call that draws, and not for one that turns out to draw nothing (rrelu outside of training).
+  void done();
   // As if nothing had been drawn.
   void undo();
 
