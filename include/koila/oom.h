@@ -52,6 +52,7 @@ inline constexpr OutOfMemoryKind kOutOfMemoryKinds[] = {
     {"CUDA's error code", detail::OomType::kAccelerator, {}, {}, detail::kCudaErrorMemoryAllocation},
     {"NCCL", detail::OomType::kDistributed, "NCCL error in: ", "'out of memory'", 0, /*repeatable=*/false},
     {"CUDA, out of memory in Python", detail::OomType::kAny, "CUDA out of memory. Tried to allocate"},
+    {"CUDA's own pools, out of memory in Python", detail::OomType::kAny, "Allocation on device ", "would exceed allowed memory. (out of memory)"},
     {"CPU, out of memory in Python", detail::OomType::kAny, "CPU out of memory. Tried to allocate"},
     {"CUDA's error by text", detail::OomType::kAny, "CUDA error: out of memory"},
     {"CUDA's driver", detail::OomType::kAny, "CUDA driver error: out of memory"},

@@ -7,6 +7,7 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/compat/storage.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/updates/late_updates.h"
@@ -108,7 +109,7 @@ constexpr const char* kAccessError =
 
 void refuse_raw_access(c10::StorageImpl& storage) { storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kAccessError); }
 
-bool is_raw_access(const std::exception& error) { return std::string_view(error.what()).find(kAccessError) != std::string_view::npos; }
+bool is_raw_access(const std::exception& error) { return error_text(error).find(kAccessError) != std::string_view::npos; }
 
 void allow_raw_access(c10::StorageImpl& storage) { clear_access_error(storage); }
 

@@ -96,14 +96,18 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 
 // Note [An operator that is made again]
 // The memory of what a conversion makes again is given up before. So an operator that runs out within it cannot be the end: regions let go of what they hold, and then it is
-// served from outside. Where neither helps the step is refused, and what has lost its value says so when it is read.
+// served from outside. Where neither helps the step is refused, and what has lost its value says so when it is read. A region that the operator begins within itself is a new
+// one each time, with rows to let go of each time: so the tries are counted.
+constexpr int kTriesAtMost = 24;
+
 void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   Session& s = session();
   const KeptArguments arguments(stack, stack.size());
   const WrittenArguments written(op, arguments.values());
   std::optional<RandomState> before;
   if (op_traits(op).random) before = random_state_of(arguments.values());
-  for (bool served = false;;) {
+  bool served = false;
+  for (int tries = 0;; ++tries) {
     std::exception_ptr ran_out;
     try {
       op.callBoxed(stack);
@@ -114,7 +118,7 @@ void call_again(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     }
     if (!written.make_as_before(op, arguments.values()) || (op_traits(op).random && !before)) std::rethrow_exception(ran_out);
     const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-    if (!shrink_regions()) {
+    if (tries >= kTriesAtMost || !shrink_regions()) {
       if (served || !s.offload.begin(oom.device, oom.op)) std::rethrow_exception(ran_out);
       served = true;
     }

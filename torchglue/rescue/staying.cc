@@ -1,6 +1,8 @@
 #include "torchglue/rescue/staying.h"
 
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/region/region.h"
+#include "torchglue/step/session.h"
 
 namespace koila {
 
@@ -11,6 +13,12 @@ Staying::Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
     stays_.insert(tape.values()[v].group);
     if (const at::Tensor t = tape.values()[v].lock(); t.defined() && storage_of(t) != nullptr) storages.insert(storage_of(t));
   }
+  for (const auto& region : session().live_regions()) {
+    for (const Capture& capture : region->captures()) {
+      if (tape.find(capture.of._unsafe_get_target()) == kNoTapeValue) storages.insert(storage_of(capture.tensor));
+    }
+  }
+  storages.erase(nullptr);
   for (const TapeValue& value : tape.values()) {
     if (stays_.count(value.group)) continue;
     if (const at::Tensor t = value.lock(); t.defined() && storages.count(storage_of(t))) shared_.insert(value.group);
