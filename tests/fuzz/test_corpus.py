@@ -51,15 +51,15 @@ def test_corpus_on_cuda(monkeypatch):
     monkeypatch.setattr(fuzz_driver, "DEVICE", "cuda")
     made = {name: blob for name, blob in programs().items() if isinstance(blob, tuple)}
     assert len(made) > len(SCRIPTS) - 4  # one that raises plainly where attention lays its result out in another way; one that other random numbers make ill-conditioned
-    assert not bad_in(made, {})
+    assert not bad_in(made, {}, [Setting(budget=0.483)])  # at which norm_made_again_without_end hung
 
 
-def bad_in(blobs, environment):
+def bad_in(blobs, environment, more=()):
     under_koila = Worker(environment)
     bad = []
     for name, blob in blobs.items():
         assert isinstance(blob, tuple), f"{name}: {blob}"
-        tried = settings() if "KOILA_FUZZ_FREE" not in environment else [Setting()]
+        tried = [*settings(), *more] if "KOILA_FUZZ_FREE" not in environment else [Setting()]
         bad += [f"{name}, {verdict.setting}: {verdict.kind} {verdict.detail}" for verdict in under_koila.ask("probe", blob, tried, False) if verdict.bad]
     under_koila.end()
     return "\n".join(bad)
