@@ -130,6 +130,7 @@ TEST(OutOfMemory, OfNcclIsKnownAndNotRescued) {
 TEST(OutOfMemory, OfPythonCodeIsTheErrorsOwnText) {
   EXPECT_TRUE(ran_out_in_python(python_error("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB")));
   EXPECT_TRUE(ran_out_in_python(python_error("CPU out of memory. Tried to allocate 1.0 KiB; 3.0 KiB of the budget of 4.0 KiB (KOILA_CPU_MEMORY) are in use.")));
+  EXPECT_TRUE(ran_out_in_python(python_error("Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 32 bytes")));
   EXPECT_FALSE(ran_out_in_python(python_error("my job ran out of memory")));
   EXPECT_FALSE(ran_out_in_python(python_error("step 3: CUDA out of memory. Tried to allocate 20.00 MiB")));
   EXPECT_FALSE(ran_out_in_python(c10::OutOfMemoryError(kHere, "CUDA out of memory. Tried to allocate 20.00 MiB")));
