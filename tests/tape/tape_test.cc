@@ -121,18 +121,18 @@ TEST(Tape, HoldsNothingSmallThatOthersMayWriteTo) {
   }
 }
 
-TEST(Tape, HoldsNoMoreSmallThingsThanAreAFourHundredthOfTheMemoryInUse) {
-  const MuchInUse memory;  // 4 MiB: 10485 bytes
+TEST(Tape, HoldsNoMoreSmallThingsThanAreAThirtySecondOfTheMemoryInUse) {
+  const MuchInUse memory;  // 4 MiB: 128 KiB
   Tape tape;
   Recorder run(tape);
   std::vector<at::Tensor> masks;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> weak;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 40; ++i) {
     const at::Tensor positions = at::arange(512);
     weak.emplace_back(positions.getIntrusivePtr());
     masks.push_back(run("aten::ge", "Scalar", {positions, 4}));
   }
-  EXPECT_EQ(std::count_if(weak.begin(), weak.end(), [](const auto& w) { return !w.expired(); }), 2);
+  EXPECT_EQ(std::count_if(weak.begin(), weak.end(), [](const auto& w) { return !w.expired(); }), 32);
 }
 
 TEST(Tape, AnOperatorThatMayDrawSaysWhetherItDid) {
@@ -242,10 +242,24 @@ TEST(Tape, IsCutWhereABufferWasWrittenIntoDifferentiably) {
   Tape tape;
   Recorder run(tape);
   const at::Tensor w = parameter({4, 3});
-  const at::Tensor out = at::zeros({4, 3});
+  const at::Tensor out = at::zeros({4, 3}), looks = out.view({12});
   run("aten::copy_", {out, run.tanh(w), false});
   (void)run.tanh(out);
   EXPECT_EQ(tape.ops().size(), 1u);
+}
+
+TEST(Tape, ASmallConstantThatIsWrittenIntoIsWhatTheOperatorMade) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  const at::Tensor total = at::zeros({1});
+  for (int i = 0; i < 2; ++i) run("aten::add_", "Tensor", {total, run.sum(run.tanh(w)), 1});
+  ASSERT_EQ(tape.ops().size(), 6u);
+  EXPECT_EQ(tape.ops()[2].op.schema().name(), "aten::add");
+  EXPECT_TRUE(tape.ops()[5].in_place);
+  EXPECT_FALSE(tape.values()[value_of(tape, total)].is_capture());
+  const TapeValue& before = tape.values()[tape.ops()[2].refs[0].value];
+  EXPECT_EQ(before.lock().item<float>(), 0);
 }
 
 TEST(Tape, AGraphFromBeforeTheTapeDoesNotCutIt) {

@@ -15,6 +15,8 @@ namespace {
 int64_t (*bytes_in_use)(int device) = nullptr;
 
 constexpr int64_t kShareOfSmall = 400;
+constexpr int64_t kLittle = 1 << 17;  // bytes: so much is one part in thirty-two enough for
+constexpr int64_t kShareOfLittle = 32;
 
 // Whether the operator gives the same again from the same arguments.
 bool can_run_again(const TapeOp& op) {
@@ -25,10 +27,10 @@ bool can_run_again(const TapeOp& op) {
 
 void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 
-// Whether the tape may hold so much on its own account: one part in `share` of what is in use.
+// Whether the tape may hold so much on its own account: one part in `share` of what is in use. In a small model indices and masks are a larger part of it.
 bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
   const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
-  return bytes * share <= in_use;
+  return bytes * (bytes <= kLittle ? std::min(share, kShareOfLittle) : share) <= in_use;
 }
 
 std::shared_ptr<Hold> Tape::hold(TapeValueId id) {
@@ -59,6 +61,11 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   if (!find_origins(id, values_[id].version, 0, origins)) origins = {id};
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
+  // Labels of a minibatch: smaller than the table and the indices that they are made from, which may be an array of NumPy's and change.
+  if (values_[id].bytes() < bytes) {
+    origins = {id};
+    bytes = values_[id].bytes();
+  }
   const at::Tensor t = values_[id].lock();
   if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
   held_for_origins_ += bytes;
@@ -77,7 +84,7 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
 // Note [Small things that are gone]
 // A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
 // as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
-// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use. Only memory that the tensor has for itself,
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). Only memory that the tensor has for itself,
 // and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
 void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
   size_t ref = 0;

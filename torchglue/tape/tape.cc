@@ -150,7 +150,12 @@ void Tape::begin(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argume
   begin_writes(op, traits, arguments);
   drop_pending();
   record_ = is_worth_recording(traits, arguments);
-  if (record_) record_arguments(op, traits, arguments);
+  if (!record_) return;
+  if (traits.in_place && arguments[0].isTensor()) {
+    const TapeValueId known = find(arguments[0].toTensor().unsafeGetTensorImpl());
+    if (known == kNoTapeValue || groups_[values_[known].group].on_capture) written_into_ = written_into(op, traits, arguments);
+  }
+  record_arguments(written_into_ ? written_into_->op : op, traits, arguments);
 }
 
 void Tape::record_arguments(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
@@ -158,7 +163,10 @@ void Tape::record_arguments(const c10::OperatorHandle& op, const OpTraits& trait
     pending_refs_.clear();
     record_ = true;
     for_each_tensor(arguments, [&](const at::Tensor& t, int arg, int element) {
-      if (record_) add_ref(t, static_cast<uint16_t>(arg), element);
+      if (!record_) return;
+      const bool before = written_into_ && arg == 0;
+      add_ref(before ? written_into_->before : t, static_cast<uint16_t>(arg), element);
+      if (before && record_) values_[pending_refs_.back().value].strong = written_into_->before;
     });
     again = !record_;  // cut on the way, see Note [Tensors that come back changed]; a tape that is empty is not cut again
   }
@@ -191,6 +199,7 @@ void Tape::discard() {
 
 void Tape::drop_pending() {
   pending_.reset();
+  written_into_.reset();
   pending_args_.clear();
   pending_refs_.clear();
   pending_outputs_.clear();
@@ -230,7 +239,7 @@ TapeValueId Tape::output_of(const at::Tensor& tensor, at::ArrayRef<c10::IValue> 
   const auto flat = static_cast<int32_t>(pending_outputs_.size());
   const auto producer = static_cast<int32_t>(ops().size());
   if (const TapeValueId known = find(tensor.unsafeGetTensorImpl()); known != kNoTapeValue) return output_of_known(tensor, known, producer, flat);
-  uint32_t group = group_of_view(tensor, arguments);
+  uint32_t group = written_into_ ? UINT32_MAX : group_of_view(tensor, arguments);
   const bool view = group != UINT32_MAX;
   if (!view) {
     groups_.push_back({version_of(tensor), false, false});
@@ -256,6 +265,7 @@ void for_each_output(at::ArrayRef<c10::IValue> results, F&& f) {
 void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before) {
   const size_t first_new = values_.size();
   bool differentiable = false, own_node = false;
+  if (written_into_) forget_constant(arguments[0].toTensor());
   for_each_output(results, [&](const at::Tensor& t) {
     if (!t.defined()) {
       pending_outputs_.push_back(kNoTapeValue);

@@ -173,6 +173,15 @@ class Tape {
     bool operator()(at::IntArrayRef a, at::IntArrayRef b) const { return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end()); }
   };
 
+  // A differentiable value is written into a small tensor that has none, see Note [Losses that are added up].
+  struct WrittenInto {
+    c10::OperatorHandle op;  // that makes a new tensor instead
+    at::Tensor before;       // a copy
+  };
+  static std::optional<WrittenInto> written_into(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
+
+  void forget_constant(const at::Tensor& written);
+
   void begin_writes(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   bool is_worth_recording(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) const;
   void record_arguments(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
@@ -209,6 +218,7 @@ class Tape {
   std::set<std::vector<int64_t>, BySizes> parameter_sizes_;
 
   std::optional<TapeOp> pending_;
+  std::optional<WrittenInto> written_into_;
   std::vector<c10::IValue> pending_args_;  // what it refers to, until it goes to the log; their memory is kept
   std::vector<TapeRef> pending_refs_;
   std::vector<TapeValueId> pending_outputs_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "torchglue/op_traits.h"
@@ -29,6 +30,40 @@ at::Tensor copy_of(const at::Tensor& t) {
 }
 
 }  // namespace
+
+// Note [Losses that are added up]
+// `loss = torch.zeros(1)`, and then `loss += part` for each part: a differentiable value is written into a constant, whose graph would end the tape (see Note [Tensors that come back changed]).
+// On the tape it is the operator that makes a new tensor, of a copy of what the constant was before; what it has made is the program's own tensor. That holds for a small tensor with memory that
+// it has for itself, and that nobody else can look at.
+std::optional<Tape::WrittenInto> Tape::written_into(const c10::OperatorHandle& op, const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+  if (traits.metadata || !c10::AutogradState::get_tls_state().get_grad_mode()) return std::nullopt;
+  const at::Tensor t = arguments[0].toTensor();
+  if (!t.defined() || t.requires_grad() || t.is_view() || t.is_inference() || storage_of(t) == nullptr) return std::nullopt;
+  if (t.storage().nbytes() > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return std::nullopt;
+  bool differentiable = false, alike = true;
+  for_each_tensor(arguments, [&](const at::Tensor& other, int arg, int) {
+    differentiable |= other.requires_grad();
+    alike &= other.scalar_type() == t.scalar_type() && other.device() == t.device() && (arg == 0 || !other.is_same(t));
+  });
+  if (!differentiable || !alike) return std::nullopt;
+  constexpr std::string_view kAddUp[] = {"aten::add", "aten::sub", "aten::mul", "aten::div"};  // aten::copy has no derivative
+  const std::string_view twin = functional_twin(op.schema().name());
+  if (std::find(std::begin(kAddUp), std::end(kAddUp), twin) == std::end(kAddUp)) return std::nullopt;
+  const auto instead = c10::Dispatcher::singleton().findSchema({std::string(twin), op.schema().overload_name()});
+  if (!instead || instead->schema().arguments().size() != arguments.size()) return std::nullopt;
+  return WrittenInto{*instead, copy_of(t)};
+}
+
+// Who reads it from now on reads what the call has made; who read it before has a copy.
+void Tape::forget_constant(const at::Tensor& written) {
+  c10::TensorImpl* impl = written.unsafeGetTensorImpl();
+  index_.erase(impl);
+  for (TapeValue& value : values_) {
+    if (value.weak._unsafe_get_target() != impl || value.is_copied()) continue;
+    value.weak.reset();
+    value.strong.reset();
+  }
+}
 
 // A write through an alias that shows no version (`parameter.data`).
 void Tape::note_write_behind(const at::Tensor& tensor) {
