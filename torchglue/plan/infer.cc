@@ -102,8 +102,8 @@ class PlannedMasks final : public OpCall::RowCounter {
 // Goes over the tape until nothing is found any more that has to be taken as it is.
 class Inference {
  public:
-  Inference(const Tape& tape, int64_t batch, std::vector<Seed> seeds)
-      : tape_(tape), batch_(batch), seeds_(std::move(seeds)), masks_(tape, batch), gone_(tape), device_(tape.values()[seeds_[0].value].device) {}
+  Inference(const Tape& tape, int64_t batch, std::vector<Seed> seeds, Graphs graphs)
+      : tape_(tape), batch_(batch), seeds_(std::move(seeds)), masks_(tape, batch), gone_(tape, graphs), graphs_(graphs), device_(tape.values()[seeds_[0].value].device) {}
 
   Plan infer() {
     take_pinned_as_they_are();
@@ -203,8 +203,7 @@ class Inference {
       const TapeValue& v = tape_.values()[r.value];
       if (v.is_capture() && v.weak.expired()) return true;
       if (tape_.replay()) return false;  // what a checkpoint runs again has to save what it saved before, operator by operator
-      const bool read_as_it_is = !plan_.descends[r.value] || v.is_capture() || is_seed(plan_, r.value);
-      return read_as_it_is && descends(op) && !is_dropped(op, r) && gone_(r.value, r.version);
+      return descends(op) && is_read_as_it_is(op, r) && gone_(r.value, r.version);
     });
   }
 
@@ -283,9 +282,35 @@ class Inference {
     plan_.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
   }
 
+  bool is_read_as_it_is(const TapeOp& op, const TapeRef& ref) const {
+    return !is_dropped(op, ref) && (!plan_.descends[ref.value] || tape_.values()[ref.value].is_capture() || is_seed(plan_, ref.value));
+  }
+
+  void count_what_is_made_again(const std::vector<char>& needed) {
+    std::vector<char> seen(tape_.values().size(), 0);
+    std::vector<TapeRef> refs;
+    for (size_t i = 0; i < tape_.ops().size(); ++i) {
+      const TapeOp& op = tape_.ops()[i];
+      if (!needed[i]) continue;
+      std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(op, ref); });
+    }
+    while (!refs.empty()) {
+      const TapeRef ref = refs.back();
+      refs.pop_back();
+      const TapeValue& value = tape_.values()[ref.value];
+      if (value.is_capture() || std::exchange(seen[ref.value], 1) != 0) continue;
+      const at::Tensor t = graphs_ == Graphs::kUsedUp && value.differentiable() ? at::Tensor() : value.lock();
+      if (t.defined() && version_of(t) == ref.version) continue;
+      if (!value.is_view) plan_.bytes_again += value.bytes();
+      const TapeOp& op = tape_.ops()[value.producer];
+      std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& read) { return !is_dropped(op, read); });
+    }
+  }
+
   // What the plan frees, and what it costs.
   void count() {
     const auto needed = needed_ops(tape_, plan_);
+    count_what_is_made_again(needed);
     for (const TapeOp* op : whole_ops_) {
       if (!needed[op - tape_.ops().data()]) continue;
       ++plan_.whole_ops;
@@ -325,6 +350,7 @@ class Inference {
   const std::vector<Seed> seeds_;
   PlannedMasks masks_;
   Gone gone_;
+  const Graphs graphs_;
   const at::Device device_;
   Plan plan_;
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so
@@ -337,7 +363,7 @@ class Inference {
 
 }  // namespace
 
-Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds) { return Inference(tape, batch, std::move(seeds)).infer(); }
+Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds, Graphs graphs) { return Inference(tape, batch, std::move(seeds), graphs).infer(); }
 
 std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
   const auto& ops = tape.ops();

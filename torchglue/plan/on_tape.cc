@@ -65,7 +65,8 @@ bool Gone::find_out(TapeValueId v, uint32_t version, int depth) {
   if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return false;
   if (tape_.pinned(value.group) || value.is_capture()) return true;
   const TapeOp& op = tape_.ops()[value.producer];
-  if (op.in_place || version != value.version || depth > kRunAgainAtMost || drew(op)) return true;
+  if (op.in_place || version != value.version || depth > kRunAgainAtMost) return true;
+  if (drew(op) && (graphs_ != Graphs::kUsedUp || tape_.draws_of(op) == nullptr)) return true;
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return !is_dropped(op, ref) && (*this)(ref.value, ref.version, depth + 1); });
 }
 

@@ -24,16 +24,17 @@ bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call);
 bool is_dropped(const TapeOp& op, const TapeRef& ref);
 
 // Values that are there no more as they were at some version, and that no operator can make again: inputs that were freed or written to, random draws, and what is made
-// from these. As MadeAgain::check() has it (rescue/made_again.h), for a graph that has not been used up. It is remembered, so nothing may run in between.
+// from these. As MadeAgain::check() has it (rescue/made_again.h). It is remembered, so nothing may run in between.
 class Gone {
  public:
-  explicit Gone(const Tape& tape) : tape_(tape) {}
+  Gone(const Tape& tape, Graphs graphs) : tape_(tape), graphs_(graphs) {}
   bool operator()(TapeValueId v, uint32_t version, int depth = 0);
 
  private:
   bool find_out(TapeValueId v, uint32_t version, int depth);
 
   const Tape& tape_;
+  const Graphs graphs_;
   std::map<std::pair<TapeValueId, uint32_t>, bool> known_;
 };
 

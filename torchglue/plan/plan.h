@@ -9,6 +9,10 @@
 
 namespace koila {
 
+// Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
+// of the rest, if gradients go through it, is computed anew, and noise of which the tape knows where the generator stood is drawn again.
+enum class Graphs { kWhole, kUsedUp };
+
 struct Seed {
   TapeValueId value;
   Placement placement;
@@ -26,6 +30,7 @@ struct Plan {
   int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
   int64_t whole_ops = 0;              // operators on the way that have to run at the full batch,
   int64_t bytes_whole = 0;            // and what they read
+  int64_t bytes_again = 0;            // of what is not split and not there any more, and has to be computed again for who reads it
   // What becomes of the call in flight.
   enum class Pending : uint8_t { kNotReached, kWhole /* reads something split, and has no rule for it */, kSummed, kSplit };
   Pending pending = Pending::kNotReached;

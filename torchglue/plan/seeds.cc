@@ -63,7 +63,7 @@ bool helps_the_call(const Tape& tape, const Plan& plan) {
 }
 
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
-Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score) {
+Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score, Graphs graphs) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   for (TapeValueId v : values) {
     const TapeValue& value = tape.values()[v];
@@ -73,8 +73,9 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       if (size < plan.batch || size % plan.batch != 0) continue;
       std::vector<Seed> seeds = plan.seeds;
       seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / plan.batch)});
-      Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
-      if (wider.whole_ops <= plan.whole_ops && score(wider) > score(plan)) {
+      Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
+      // One that is split only to be put together again is better made again as a whole.
+      if (wider.whole_ops <= plan.whole_ops && score(wider) > score(plan) && wider.bytes - wider.bytes_whole > plan.bytes - plan.bytes_whole) {
         plan = std::move(wider);
         break;
       }
@@ -91,7 +92,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       if (decide(call, context).way != Way::kJoin) continue;
       std::vector<Seed> seeds = plan.seeds;
       seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
-      Plan wider = infer_placements(tape, plan.batch, std::move(seeds));
+      Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
       if (wider.whole_ops > plan.whole_ops || (wider.whole_ops == plan.whole_ops && score(wider) <= score(plan))) continue;
       plan = std::move(wider);
       break;
@@ -100,13 +101,38 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
   return plan;
 }
 
+// What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it.
+bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && value.grad_fn != nullptr); }
+
+// Captures that require grad: parameters, and inputs whose gradient the program wants.
+std::vector<TapeValueId> requiring_grad(const Tape& tape) {
+  std::vector<TapeValueId> found;
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() && value.differentiable() && !value.sizes.empty() && value.lock().defined()) found.push_back(v);
+  }
+  return found;
+}
+
 }  // namespace
+
+bool covers_most(const Tape& tape, const Plan& plan) {
+  int64_t bytes = 0;
+  for (const TapeOp& op : tape.ops()) {
+    for (TapeValueId out : op.outputs) {
+      if (out == kNoTapeValue || op.in_place) continue;
+      const TapeValue& value = tape.values()[out];
+      if (!value.is_view && !value.is_capture() && value.differentiable()) bytes += value.bytes();
+    }
+  }
+  return plan.bytes >= bytes / 2;
+}
 
 std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   constexpr size_t kTries = 16;
   const auto& values = tape.values();
   const std::function<Score(const Plan&)> score = [&](const Plan& plan) {
-    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes - plan.bytes_whole};
+    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes - plan.bytes_whole - plan.bytes_again};
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
@@ -125,14 +151,14 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
-      if (!candidate || (value.differentiable() != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!candidate || (may_be_parameter(value) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       if (statistics.count(v) > 0 || (updates && tape.sized_like_a_parameter(value))) continue;
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;
         const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
-        const Plan plan = infer_placements(tape, value.sizes[dim], {seed});
+        const Plan plan = infer_placements(tape, value.sizes[dim], {seed}, wanted.graphs);
         if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, value.sizes[dim], score(plan)});
       }
     }
@@ -143,7 +169,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       if (!parameters && std::get<0>(candidate.score) == 0) continue;  // an input that requires grad may serve better
       candidate.tried = true;
       ++tries;
-      Plan wide = widen(tape, infer_placements(tape, candidate.batch, {candidate.seed}), seen, score);
+      Plan wide = widen(tape, infer_placements(tape, candidate.batch, {candidate.seed}, wanted.graphs), seen, score, wanted.graphs);
       plans.emplace_back(score(wide), std::move(wide));
     }
     // Nearly as good counts as equal. Then fewer operators without a rule for it decide: what comes after one of them is a guess. Then a batch that the
@@ -157,9 +183,14 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       return a.second.whole_ops != b.second.whole_ops ? a.second.whole_ops < b.second.whole_ops : multiples(a.second) < multiples(b.second);
     });
     for (auto& [its_score, plan] : plans) {
-      if (wanted.feasible(plan)) return std::move(plan);
+      if (wanted.feasible(plan)) {
+        if (parameters || wanted.graphs == Graphs::kWhole || covers_most(tape, plan)) return std::move(plan);
+        // Backward has run out. An input that requires grad looks like a parameter, and may be the batch that the others only go along with.
+        Plan wider = widen(tape, plan, requiring_grad(tape), score, wanted.graphs);
+        return wider.seeds.size() > plan.seeds.size() && wanted.feasible(wider) ? std::move(wider) : std::move(plan);
+      }
       if (plan.seeds.size() == 1) continue;
-      Plan narrow = infer_placements(tape, plan.batch, {plan.seeds[0]});
+      Plan narrow = infer_placements(tape, plan.batch, {plan.seeds[0]}, wanted.graphs);
       if (wanted.feasible(narrow)) return narrow;
     }
   }

@@ -16,6 +16,7 @@ struct Wanted {
   std::function<bool(const Plan&)> serves;    // reaches the roots of backward; null: the call in flight
   std::function<bool(const Plan&)> feasible;  // the step on the tape can be converted by it; asked of few plans
   int64_t usual_batch = 0;                    // what this step is split into already; 0: nothing
+  Graphs graphs = Graphs::kWhole;
 };
 
 // Note [A wrong seed costs speed]
@@ -24,5 +25,8 @@ struct Wanted {
 // with it. Plans that serve come before those that do not, then those of the usual batch. The first that is feasible is taken.
 // Nothing: no capture has a dimension that the rules can split.
 std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted);
+
+// Whether most of what the step's graph holds is split by the plan.
+bool covers_most(const Tape& tape, const Plan& plan);
 
 }  // namespace koila

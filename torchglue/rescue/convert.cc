@@ -356,7 +356,7 @@ class Conversion {
     converting_.before.compare(tape_, region_.get());
     region_->check_sound();
     tape_.keep_apart(plan_.descends, [&](const at::Tensor& t) {
-      return std::any_of(region_->captures().begin(), region_->captures().end(), [&](const Capture& c) { return c.is_of(t); });
+      return real_.hangs_on(t) || std::any_of(region_->captures().begin(), region_->captures().end(), [&](const Capture& c) { return c.is_of(t); });
     });
     converting_.done = true;
     Session& s = session();

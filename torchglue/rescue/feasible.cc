@@ -158,7 +158,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
       return false;
     }
   };
-  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch});
+  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch, graphs});
   if (!plan) throw CannotConvert(reason);
   for (const Seed& seed : plan->seeds) {
     session().log(KOILA_LOG_DEBUG, "splits " + describe(tape.values()[seed.value]) + " along dimension " + std::to_string(seed.placement.dim) + " into " + std::to_string(plan->batch) + " rows" + (seed.created ? ", a constant" : ""));

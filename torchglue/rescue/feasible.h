@@ -24,10 +24,6 @@ void check_hooks(const Tape& tape, const TapeOp& op);
 // Throws CannotConvert when the program has written to memory of the step unseen: what the tape has seen, or a region that it may go on from.
 void check_raw_memory();
 
-// Whether the graphs that the step's operators made are as they were, or used up by a backward pass that failed: then what the split part reads
-// of the rest, if gradients go through it, is computed anew.
-enum class Graphs { kWhole, kUsedUp };
-
 // The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
 // the best of all would not do when there is none. Reads only. `serves`, `usual_batch`: see Wanted.
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,

@@ -68,6 +68,7 @@ at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
   if (auto it = made_.find(v); it != made_.end()) return it->second;
   const TapeValue& value = tape_.values()[v];
   if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) {
+    if (!value.is_capture() && value.differentiable()) read_.insert(t.unsafeGetTensorImpl());
     if (!value.is_capture() || value.requires_grad || !t.requires_grad()) return t;
     const NoInterceptGuard no_intercept;
     return made_[v] = t.detach();  // trained from here on, and frozen when the step read it

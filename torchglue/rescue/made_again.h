@@ -26,6 +26,9 @@ class MadeAgain {
   // The value as it was at that version.
   at::Tensor get(TapeValueId v, uint32_t version);
 
+  // Whether get() has handed out the tensor as it is, with its graph: what was made with it hangs on that.
+  bool hangs_on(const at::Tensor& t) const { return read_.count(t.unsafeGetTensorImpl()) > 0; }
+
  private:
   bool anew(const TapeValue& value) const { return graphs_ == Graphs::kUsedUp && !value.is_capture() && value.differentiable(); }
 
@@ -35,6 +38,7 @@ class MadeAgain {
   const Plan& plan_;
   Graphs graphs_;
   ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
+  ska::flat_hash_set<const c10::TensorImpl*> read_;  // for comparison only
 };
 
 }  // namespace koila

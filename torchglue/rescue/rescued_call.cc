@@ -10,6 +10,7 @@
 #include "torchglue/in_checkpoint.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/plan/seeds.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/convert.h"
@@ -58,14 +59,30 @@ void check_call_in_flight(const Plan& plan) {
   }
 }
 
-// Makes a region of the step so far. Throws CannotConvert, with nothing changed, or out of memory.
+// What stays whole now would run out in the backward pass, half way: another batch that the same network has seen before.
+void split_the_rest(const OutOfMemory& oom) {
+  Session& s = session();
+  if (s.tape.empty()) return;
+  const auto check = [&](const Plan& plan) {
+    check_call_in_flight(plan);
+    if (plan.bytes < oom.requested || !covers_most(s.tape, plan)) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
+  };
+  try {
+    convert(s.tape, find_plan(s.tape, nullptr, check, 0));
+  } catch (const CannotConvert&) {  // then it stays whole
+  }
+}
+
+// Makes a region of the step so far, and another of the rest where the plan for the call covers little. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
   s.tape.let_go_of_leaves();
   const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
+  const bool most = covers_most(s.tape, plan);
   report_rescue(oom, convert(s.tape, plan), plan.batch);
+  if (!most) split_the_rest(oom);
   return plan.batch;
 }
 
@@ -161,6 +178,7 @@ void rescue_call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   } catch (const std::exception& error) {
     s.tape.discard();
     if (!is_out_of_memory(error)) throw;
+    s.log(KOILA_LOG_DEBUG, std::string("the conversion ran out: ") + error.what());
     report_refusal(oom, reason_of(error), batch);
     std::rethrow_exception(ran_out);
   }
