@@ -233,7 +233,7 @@ class HfMixtralGrouped(HfMixtral):
 
     config = {k: v for k, v in HfMixtral.config.items() if k != "experts_implementation"}
     dtype = "float32"
-    at_full_batch = {"_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu", "cumsum", "histc", "index_put_", "scatter_add_", "sort"}
+    at_full_batch = {"_grouped_mm", "_scaled_dot_product_flash_attention_for_cpu", "cumsum", "histc", "index_put_", "mul", "scatter_add_", "sort"}  # mul: 32 bytes
 
 
 @family

@@ -7,7 +7,7 @@ from holes import OPTIMIZERS, cases, walk
 from selection import only
 
 # What is refused at some budgets between others that train: a value of the whole batch that is read, or asked for, in the middle of the step does not fit beside the rest.
-WITH_HOLES = {"input_gradient", "read_item", "read_clone"}
+WITH_HOLES = {"read_item", "read_clone"}
 SPLIT = [name for name, task in families("models", "styles").items() if task.splits and name not in WITH_HOLES]
 
 

@@ -12,6 +12,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -21,8 +22,8 @@ from koila_abi import Koila  # noqa: E402
 
 PROGRAMS = {}
 SHARES = (0.9, 0.8, 0.7, 0.6)
-# With more, backward runs out instead, and q is divided in place by a sum over the batch.
-SHARES_OF = {"assigned_to_prototypes": SHARES[2:]}
+# Holes. With more, backward runs out instead, and q is divided in place by a sum over the batch; at 80% the teacher's second convolution runs out, and 32 pixels are taken for the batch.
+SHARES_OF = {"assigned_to_prototypes": SHARES[2:], "crops_of_two_sizes": (0.9, 0.7, 0.6)}
 STEPS = 3
 
 
@@ -133,6 +134,88 @@ def assigned_to_prototypes(out):
 
     train(torch.optim.SGD([*net.parameters(), *prototypes.parameters()], 0.1), out, loss)
     return nn.ModuleList([net, prototypes])
+
+
+@program
+def losses_added_up(out):
+    """`loss += part` writes a differentiable value into a constant: by torch.tensor() and by torch.zeros()."""
+    a, b = mlp(), mlp()
+
+    def loss():
+        x = torch.randn(400, 64)
+        total, regular = torch.tensor(0.0), torch.zeros(1)
+        total += (a(x) - x).pow(2).mean()
+        total += (b(x) - x).abs().mean()
+        regular += a(x).pow(2).mean()
+        regular -= b(x).mean()
+        return total + 1e-2 * regular.sum()
+
+    model = nn.ModuleList([a, b])
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def minibatches_by_indices(out):
+    """PPO: each use of the array of indices makes a tensor of its own, in NumPy's memory, that lives as long as the call."""
+    net, pi, v = nn.Sequential(nn.Linear(12, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh()), nn.Linear(256, 4), nn.Linear(256, 1)
+    seen, actions, before, advantages, returns = torch.randn(2048, 12), torch.randint(4, (2048,)), torch.randn(2048) - 1, torch.randn(2048), torch.randn(2048)
+    order = numpy.arange(2048)
+
+    def loss():
+        numpy.random.RandomState(len(order)).shuffle(order)
+        some = order[:1024]
+        h = net(seen[some])
+        d, values = torch.distributions.Categorical(logits=pi(h)), v(h).squeeze(-1)
+        ratio = (d.log_prob(actions[some]) - before[some]).exp()
+        a = advantages[some]
+        a = (a - a.mean()) / (a.std() + 1e-8)
+        kept = torch.max(-a * ratio, -a * ratio.clamp(0.8, 1.2)).mean()
+        clipped = returns[some] + (values - returns[some]).clamp(-0.2, 0.2)
+        return kept - 0.01 * d.entropy().mean() + 0.5 * torch.max((values - returns[some]) ** 2, (clipped - returns[some]) ** 2).mean()
+
+    model = nn.ModuleList([net, pi, v])
+    train(torch.optim.SGD(model.parameters(), 1e-2), out, loss)
+    return model
+
+
+@program
+def crops_of_two_sizes(out):
+    """Two batches, of different sizes, through one network: the call that runs out belongs to the second, and most of the memory to the first."""
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.GELU(), nn.Conv2d(16, 32, 3, stride=2), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 64))
+    center = torch.zeros(64)
+
+    def loss():
+        large, small = [torch.randn(16, 3, 32, 32) for _ in range(2)], [torch.randn(16, 3, 16, 16) for _ in range(4)]
+        with torch.no_grad():
+            targets = net(torch.cat(large)).sub(center).div(0.04).softmax(-1).chunk(2)
+        found = torch.cat([net(torch.cat(large)), net(torch.cat(small))]).chunk(6)
+        return sum(-(t * f.div(0.1).log_softmax(-1)).sum(-1).mean() for i, t in enumerate(targets) for j, f in enumerate(found) if i != j)
+
+    train(torch.optim.SGD(net.parameters(), 0.05), out, loss)
+    return net
+
+
+@program
+def generator_behind_the_discriminator(out):
+    """What the generator made is gone through again after the discriminator's own step: it requires grad, and is no parameter."""
+    spectral = nn.utils.parametrizations.spectral_norm
+    g = nn.Sequential(nn.ConvTranspose2d(16, 16, 4), nn.BatchNorm2d(16), nn.ReLU(True), nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.ReLU(True), nn.ConvTranspose2d(8, 1, 4, 2, 1), nn.Tanh())
+    d = nn.Sequential(spectral(nn.Conv2d(1, 8, 4, 2, 1)), nn.LeakyReLU(0.2, True), spectral(nn.Conv2d(8, 16, 4, 2, 1)), nn.LeakyReLU(0.2, True), nn.Flatten(), spectral(nn.Linear(256, 1)))
+    of_g, of_d, bce = torch.optim.SGD(g.parameters(), 0.05), torch.optim.SGD(d.parameters(), 0.05), nn.BCEWithLogitsLoss()
+    one, zero = torch.ones(96, 1), torch.zeros(96, 1)
+    for _ in range(STEPS):
+        d.zero_grad()
+        bce(d(torch.randn(96, 1, 16, 16)), one * 0.9).backward()
+        made = g(torch.randn(96, 16, 1, 1))
+        bce(d(made.detach()), zero).backward()
+        of_d.step()
+        g.zero_grad()
+        loss = bce(d(made), one)
+        loss.backward()
+        of_g.step()
+        out(loss)
+    return nn.ModuleList([g, d])
 
 
 def run(koila, name, budget):
