@@ -142,7 +142,13 @@ def main_evaluates(work):
             while not over.is_set():
                 seen.append(other.net(other.batches[0][0]).sum().item())
 
-    thread = threading.Thread(target=lambda: (work.train(), over.set()))
+    def train():
+        try:
+            work.train()
+        finally:  # a refused step ends it, too
+            over.set()
+
+    thread = threading.Thread(target=train)
     thread.start()
     evaluate()
     thread.join()
