@@ -10,14 +10,11 @@ from traps import HIDDEN
 FAMILIES = families("opaque")
 
 # What is known to be wrong, and in which of the cases below.
-SECOND = "OutOfMemoryError for create_graph=True where micro-batches are forced and memory is plenty"
 COMPILED = "compiled autograd cannot take a region's node, or the hook on one"
 FORCED = {"1", "3", "half", "square"}
 ALL = FORCED | {0.6, 0.25}
 KNOWN = {
     "compiled_autograd": (COMPILED, FORCED | {0.6, 0.25}),
-    "functional_call": (SECOND, FORCED),
-    "hessian_of_the_loss": (SECOND, FORCED),
 }
 
 # Seconds each, and for some half a minute.

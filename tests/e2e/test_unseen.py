@@ -1,4 +1,4 @@
-"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py."""
+"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py and twice.py."""
 
 import json
 import subprocess
@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
+import twice
+import unseen
 from harness import HERE, clean_environment, koila_environment
-from unseen import PROGRAMS, SHARES, SHARES_OF
+
+PROGRAMS = {"unseen": unseen.PROGRAMS, "twice": twice.PROGRAMS}
 
 
-@pytest.mark.parametrize("name", list(PROGRAMS))
-def test_every_budget_trains(name):
+@pytest.mark.parametrize("file, name", [(file, name) for file, programs in PROGRAMS.items() for name in programs])
+def test_every_budget_trains(file, name):
     environment = clean_environment(koila_environment("rescue", KOILA_LADDER="0,1", KOILA_LOG="off"))
-    said = subprocess.run([sys.executable, HERE / "unseen.py", name], env=environment, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout
-    assert json.loads(said.splitlines()[-1])[name] == ["exact"] * len(SHARES_OF.get(name, SHARES))
+    said = subprocess.run([sys.executable, HERE / f"{file}.py", name], env=environment, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout
+    assert json.loads(said.splitlines()[-1])[name] == ["exact"] * len(PROGRAMS[file].shares_of(name))

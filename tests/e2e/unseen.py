@@ -1,44 +1,18 @@
 """Small training programs as people write them, each under budgets between what it takes in any case and plain's peak: what came of each budget, as JSON.
 
     koila run --ladder 0,1 -- python tests/e2e/unseen.py NAME...
-
-Every program is in float64, calls `out` with what it would print, and is compared by that, its parameters, their gradients, its buffers and the generator's state. Each run is in a forked
-process of its own.
 """
-
-import json
-import os
-import pickle
-import sys
-from pathlib import Path
 
 import numpy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
-from koila_abi import Koila  # noqa: E402
+from under_budgets import STEPS, Programs, main, train
 
-PROGRAMS = {}
-SHARES = (0.9, 0.8, 0.7, 0.6)
+PROGRAMS = program = Programs()
 # Holes. With more, backward runs out instead, and q is divided in place by a sum over the batch; at 80% the teacher's second convolution runs out, and 32 pixels are taken for the batch.
-SHARES_OF = {"assigned_to_prototypes": SHARES[2:], "crops_of_two_sizes": (0.9, 0.7, 0.6)}
-STEPS = 3
-
-
-def program(function):
-    PROGRAMS[function.__name__] = function
-    return function
-
-
-def train(optimizer, out, loss_of):
-    for _ in range(STEPS):
-        loss = loss_of()
-        optimizer.zero_grad()
-        loss.backward()
-        out(loss)
-        optimizer.step()
+program.shares = {"assigned_to_prototypes": (0.7, 0.6), "crops_of_two_sizes": (0.9, 0.7, 0.6)}
 
 
 def mlp():
@@ -218,60 +192,5 @@ def generator_behind_the_discriminator(out):
     return nn.ModuleList([g, d])
 
 
-def run(koila, name, budget):
-    """("trains", what it left, peak) or ("refused", the reasons, peak)."""
-    torch.manual_seed(3)
-    left = []
-    koila.reset_peak()
-    koila.limit(budget)
-    with koila.refusals() as reasons:
-        try:
-            model = PROGRAMS[name](lambda *values: left.extend(v.detach().clone() for v in values))
-        except torch.OutOfMemoryError:
-            return "refused", reasons, koila.peak()
-    peak = koila.peak()
-    koila.limit(0)
-    left += [v.detach().clone() for v in model.state_dict().values()] + [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    return "trains", [v.numpy() for v in [*left, torch.get_rng_state()]], peak
-
-
-def apart(*args):
-    """run() in a process of its own."""
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        with open(writing, "wb") as file:
-            pickle.dump(run(*args), file)
-            file.flush()
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        found = pickle.loads(file.read())
-    os.wait()
-    return found
-
-
-def furthest(a, b):
-    """How far the arrays lie apart, as a share of the largest entry of each; the gradient of a key's bias is zero by nature."""
-    if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b)):
-        return float("inf")
-    return max(float(abs(x - y).max() / (abs(x).max() + 1e-6)) for x, y in zip(a, b) if x.size)
-
-
-def main():
-    torch.set_default_dtype(torch.float64)
-    torch.set_num_threads(1)  # a forked child has no others
-    koila, found = Koila(), {}
-    for name in sys.argv[1:] or PROGRAMS:
-        _, whole, peak = apart(koila, name, 0)
-        outcomes = []
-        for share in SHARES_OF.get(name, SHARES):
-            budget = int(peak * share)
-            status, left, reached = apart(koila, name, budget)
-            outcome = "; ".join(left) or "refused" if status == "refused" else "over budget" if reached > budget else "wrong" if not furthest(whole, left) < 1e-9 else "exact"
-            outcomes.append(outcome)
-        found[name] = outcomes
-    print(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main()
+    main(PROGRAMS)

@@ -1,6 +1,7 @@
 // The thread-local state that changes what an operator means, recorded with each call and restored for a replay.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
@@ -29,6 +30,7 @@ struct OpState {
   bool foreign_hooks = false;  // see Note [Saved-tensor hooks]
   c10::ScalarType autocast_cpu = c10::ScalarType::BFloat16;
   c10::ScalarType autocast_cuda = c10::ScalarType::Half;
+  int32_t attention = -1;  // what attention may run on, see kinds_of_attention(); -1: not looked at, the operator has none
 
   static OpState current() {
     const auto keys = c10::impl::tls_local_dispatch_key_set();
@@ -40,6 +42,19 @@ struct OpState {
     return state;
   }
 };
+
+// Which kernels scaled_dot_product_attention() may choose from (torch.nn.attention.sdpa_kernel), a bit for each. Not all of them can be differentiated twice.
+inline int32_t kinds_of_attention() {
+  const at::Context& context = at::globalContext();
+  return (context.userEnabledFlashSDP() ? 1 : 0) | (context.userEnabledMemEfficientSDP() ? 2 : 0) | (context.userEnabledMathSDP() ? 4 : 0) | (context.userEnabledCuDNNSDP() ? 8 : 0);
+}
+inline void set_kinds_of_attention(int32_t kinds) {
+  at::Context& context = at::globalContext();
+  context.setSDPUseFlash((kinds & 1) != 0);
+  context.setSDPUseMemEfficient((kinds & 2) != 0);
+  context.setSDPUseMath((kinds & 4) != 0);
+  context.setSDPUseCuDNN((kinds & 8) != 0);
+}
 
 // What koila computes itself keeps its types: autocast is for what the program calls.
 class NoAutocastGuard {
@@ -83,8 +98,11 @@ class OpStateGuard {
     at::autocast::set_autocast_dtype(at::kCPU, state.autocast_cpu);
     at::autocast::set_autocast_dtype(at::kCUDA, state.autocast_cuda);
     at::autocast::set_autocast_cache_enabled(false);
+    if (state.attention < 0) return;
+    if (const int32_t now = kinds_of_attention(); now != state.attention) set_kinds_of_attention(state.attention), attention_ = now;
   }
   ~OpStateGuard() {
+    if (attention_ >= 0) set_kinds_of_attention(attention_);
     at::autocast::set_autocast_cache_enabled(cache_);
     at::autocast::set_autocast_dtype(at::kCUDA, autocast_cuda_);
     at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_);
@@ -99,6 +117,7 @@ class OpStateGuard {
   at::ScalarType autocast_cpu_;
   at::ScalarType autocast_cuda_;
   bool cache_;
+  int32_t attention_ = -1;
   NoSavedTensorHooksGuard saved_tensor_hooks_;
 };
 

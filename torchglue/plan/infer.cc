@@ -8,8 +8,9 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
-#include "torchglue/placement/masks.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/plan/on_tape.h"
+#include "torchglue/plan/planned_masks.h"
 
 namespace koila {
 
@@ -34,70 +35,6 @@ int64_t gathered_bytes(const Tape& tape, const Plan& plan, const TapeOp& op, con
   }
   return bytes;
 }
-
-// Stands in for how many entries of each row a mask picked, or an index: which are whose is of no matter to a plan, only that it is the same mask.
-class PlannedMasks final : public OpCall::RowCounter {
- public:
-  PlannedMasks(const Tape& tape, int64_t batch) : tape_(tape), batch_(batch) {}
-
-  // Whose arguments are spoken of from here on.
-  void now_of(const TapeOp& op, const Plan& plan) {
-    op_ = &op;
-    plan_ = &plan;
-    split_ = false;
-  }
-  // Whether a mask was asked about that is split itself, and has no value when the call is brought over.
-  bool asked_of_split() const { return split_; }
-
-  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t dim) override {
-    if (op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
-    if (const TapeRef* mask = find(ref)) split_ |= !plan_->placements[mask->value].is_replicate();
-    return evenly(ref, tape_.values()[op_->outputs[0]].sizes, dim);
-  }
-
-  // Of a small one that is there the true ones: whether every row has as many decides what it can be used with.
-  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) override {
-    const TapeRef* index = find(ref);
-    if (index == nullptr) return nullptr;
-    constexpr int64_t kReadAtMost = 1 << 16;  // bytes
-    const TapeValue& value = tape_.values()[index->value];
-    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == index->version && value.bytes() <= kReadAtMost) return masks_.rows_of(t, dim, entries, batch_);
-    if (dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[static_cast<size_t>(dim)] == batch_ * entries) return nullptr;
-    auto& rows = rows_[index->value];
-    if (!rows) {
-      Ragged uneven{std::vector<int64_t>(static_cast<size_t>(batch_) + 1, 0), {}};
-      uneven.first.back() = value.sizes[static_cast<size_t>(dim)];
-      rows = std::make_shared<const Ragged>(std::move(uneven));
-    }
-    return rows;
-  }
-
- private:
-  const TapeRef* find(OpCall::ArgRef ref) const {
-    const auto found = std::find_if(op_->refs.begin(), op_->refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
-    return found == op_->refs.end() ? nullptr : &*found;
-  }
-
-  std::shared_ptr<const Ragged> evenly(OpCall::ArgRef ref, at::IntArrayRef sizes, int64_t dim) {
-    const TapeRef* mask = find(ref);
-    if (mask == nullptr || dim >= static_cast<int64_t>(sizes.size())) return nullptr;
-    auto& rows = rows_[mask->value];
-    if (!rows) {
-      Ragged even;
-      for (int64_t r = 0; r <= batch_; ++r) even.first.push_back(sizes[static_cast<size_t>(dim)] * r / batch_);
-      rows = std::make_shared<const Ragged>(std::move(even));
-    }
-    return rows;
-  }
-
-  const Tape& tape_;
-  int64_t batch_;
-  Masks masks_;
-  const TapeOp* op_ = nullptr;
-  const Plan* plan_ = nullptr;
-  bool split_ = false;
-  std::map<TapeValueId, std::shared_ptr<const Ragged>> rows_;  // by mask
-};
 
 // Goes over the tape until nothing is found any more that has to be taken as it is.
 class Inference {
@@ -152,6 +89,7 @@ class Inference {
     if (cannot_be_made_again(op)) return take_as_it_is(op, first);
     if (!descends(op) || (first != kNoTapeValue && is_created(plan_, first))) return true;
     mark_descendants(op, first);
+    if (is_gradient(op.op) && differentiates_unsplit(op)) return leave_drawn(op);
     if (first != kNoTapeValue && is_seed(plan_, first)) return true;  // made from another seed, and taken as it is
     if (!reads_split(plan_, op)) return op.in_place || !drew(op) || leave_drawn(op);
     return place_results(op, first);
@@ -221,6 +159,25 @@ class Inference {
       if (out != kNoTapeValue) plan_.descends[out] = 0;
     }
     return true;
+  }
+
+  // Gradients that flow through what is not split are none of a region's alone: they are taken as they are.
+  bool differentiates_unsplit(const TapeOp& op) const {
+    std::vector<TapeValueId> stack;
+    std::vector<char> seen(tape_.values().size(), 0);
+    for (const TapeRef& ref : op.refs) {
+      if (ref.arg == 0) stack.push_back(ref.value);
+      if (ref.arg == 2) seen[ref.value] = 1;  // it flows no further
+    }
+    while (!stack.empty()) {
+      const TapeValueId v = stack.back();
+      stack.pop_back();
+      const TapeValue& value = tape_.values()[v];
+      if (std::exchange(seen[v], 1) != 0 || !value.differentiable() || value.is_capture()) continue;
+      if (plan_.descends[v] == 0 || is_seed(plan_, v)) return true;
+      for (const TapeRef& ref : tape_.ops()[value.producer].refs) stack.push_back(ref.value);
+    }
+    return false;
   }
 
   void mark_descendants(const TapeOp& op, TapeValueId first) {

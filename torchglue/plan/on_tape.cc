@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
@@ -65,7 +66,7 @@ bool Gone::find_out(TapeValueId v, uint32_t version, int depth) {
   if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return false;
   if (tape_.pinned(value.group) || value.is_capture()) return true;
   const TapeOp& op = tape_.ops()[value.producer];
-  if (op.in_place || version != value.version || depth > kRunAgainAtMost) return true;
+  if (op.in_place || version != value.version || depth > kRunAgainAtMost || is_gradient(op.op)) return true;  // a graph of what is made again is not one of what is there
   if (drew(op) && (graphs_ != Graphs::kUsedUp || tape_.draws_of(op) == nullptr)) return true;
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return !is_dropped(op, ref) && (*this)(ref.value, ref.version, depth + 1); });
 }

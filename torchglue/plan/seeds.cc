@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/plan/decide.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -104,6 +105,19 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
 // What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it.
 bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && value.grad_fn != nullptr); }
 
+// What the step, or the pass in flight, asks for the gradient of.
+ska::flat_hash_set<TapeValueId> asked_for(const Tape& tape, const Wanted& wanted) {
+  ska::flat_hash_set<TapeValueId> asked;
+  for (const TapeOp& op : tape.ops()) {
+    if (!is_gradient(op.op)) continue;
+    for (const TapeRef& ref : op.refs) {
+      if (ref.arg == 2) asked.insert(ref.value);
+    }
+  }
+  for (const c10::TensorImpl* impl : wanted.asked_for) asked.insert(tape.find(impl));
+  return asked;
+}
+
 // Captures that require grad: parameters, and inputs whose gradient the program wants.
 std::vector<TapeValueId> requiring_grad(const Tape& tape) {
   std::vector<TapeValueId> found;
@@ -143,15 +157,16 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   // Under no_grad it may be the optimizer that runs out, whose tensors are no batches.
   const bool updates = tape.pending() != nullptr && !tape.state(tape.pending()->state).grad_mode;
   const auto statistics = running_statistics_on(tape);
+  const auto asked = asked_for(tape, wanted);
   size_t tries = 0;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different. That is what a step within a
-  // backward pass begins with.
+  // backward pass begins with, and one that asks for the gradient of an input.
   for (bool parameters : tape.replay() ? std::vector<bool>{true} : std::vector<bool>{false, true}) {
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
-      if (!candidate || (may_be_parameter(value) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!candidate || ((may_be_parameter(value) && asked.count(v) == 0) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       if (statistics.count(v) > 0 || (updates && tape.sized_like_a_parameter(value))) continue;
       seen.push_back(v);

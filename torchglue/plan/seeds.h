@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <c10/util/flat_hash_map.h>
+
 #include <functional>
 #include <optional>
 
@@ -17,6 +19,7 @@ struct Wanted {
   std::function<bool(const Plan&)> feasible;  // the step on the tape can be converted by it; asked of few plans
   int64_t usual_batch = 0;                    // what this step is split into already; 0: nothing
   Graphs graphs = Graphs::kWhole;
+  ska::flat_hash_set<const c10::TensorImpl*> asked_for = {};  // tensors that the pass in flight is asked for the gradients of: an input may be among them
 };
 
 // Note [A wrong seed costs speed]

@@ -162,8 +162,7 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   }
   if (roots.empty() || leaves.empty()) return trial;
   for (const auto& [o, leaf] : leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
-  ++session().engine_depth;  // a pass of koila's own
-  const auto depth = c10::make_scope_exit([] { --session().engine_depth; });
+  const OwnPass own;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const auto found = torch::autograd::Engine::get_default_engine().execute(roots, parts, /*keep_graph=*/false, /*create_graph=*/false,
                                                                            /*accumulate_grad=*/false, inputs);
@@ -262,7 +261,7 @@ void Region::verify(const Schedule& plan) {
     const auto ragged = [&](const Operand& o) { return (o.kind == Operand::Kind::kValue && values_[o.id].placement.ragged) || (o.kind == Operand::Kind::kUse && uses_[o.id].placement.ragged); };
     const bool uneven = std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId v) { return v != kNoValue && values_[v].placement.ragged; }) ||
                         std::any_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) { return std::any_of(a.operands.begin(), a.operands.end(), ragged); });
-    const bool testable = !uneven && plan.needed[i] && !in.random && !in.makes_fresh_memory() && in.op.operator_name() != statistics_operator().operator_name();
+    const bool testable = !uneven && plan.needed[i] && !in.random && !in.makes_fresh_memory() && !in.gradient && in.op.operator_name() != statistics_operator().operator_name();
     if (!testable) continue;
     keys[i] = signature_of(in, /*sizes=*/true);
     const bool proven = s.proven.calls.count(keys[i]) > 0;

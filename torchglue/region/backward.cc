@@ -257,7 +257,6 @@ int64_t Region::with_another_size(int64_t begin, int64_t end) const {
 
 // What no micro-batch can give.
 void Region::check_pass(const std::vector<at::Tensor>& gradients) const {
-  if (at::GradMode::is_enabled()) refuse("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
   for (const at::Tensor& gradient : gradients) {
     if (gradient.defined() && gradient.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::Batched}))) {
       refuse("is_grads_batched=True asks for many backward passes at once.");
@@ -299,11 +298,12 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   TORCH_CHECK(!released_, kSecondTime);
   bury_dead();
   check_sound();
+  check_pass(gradients);
+  if (at::GradMode::is_enabled()) return differentiate(gradients);
   const RegionWork work;
   const AtWork at_work(*this);
   const Offload::MayFail may_fail;
   const auto started = std::chrono::steady_clock::now();
-  check_pass(gradients);
 
   std::vector<Root> roots;
   std::vector<ValueId> keep;

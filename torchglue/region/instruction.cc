@@ -87,6 +87,7 @@ Instruction Region::instruction_for(const Call& call) {
   const auto& instead = call.answer.instead();
   const bool copies = copies_at_full_size(call.op, call.arguments);
   Instruction in{copies ? c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "") : instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
+  if (traits.attention) in.state.attention = kinds_of_attention();
   if (call.state != nullptr) in.state = *call.state;
   if (instead) in.state.excluded = in.state.excluded | c10::autocast_dispatch_keyset;  // autocast does with aten::sum what it does not do with aten::mean
   in.in_place = traits.in_place;

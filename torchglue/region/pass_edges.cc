@@ -56,6 +56,16 @@ std::vector<std::shared_ptr<Region>> regions_behind(const torch::autograd::edge_
   return regions;
 }
 
+bool comes_whole(const torch::autograd::edge_list& roots, const Edge& inner) {
+  auto* node = dynamic_cast<RegionNode*>(inner.function.get());
+  if (node == nullptr) return true;
+  const auto regions = reach(roots);
+  const auto found = regions.find(node);
+  return found == regions.end() || std::none_of(found->second.outputs.begin(), found->second.outputs.end(), [&](uint32_t output) {
+    return output != inner.input_nr && node->region()->leads_to(node->outputs()[output], node->outputs()[inner.input_nr]);
+  });
+}
+
 PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
   for (auto& [node, reached] : reach(roots)) {
     Taken& taken = taken_.emplace_back();

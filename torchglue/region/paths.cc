@@ -89,6 +89,16 @@ std::vector<size_t> Region::on_the_way(const std::vector<size_t>& path) const {
   return found;
 }
 
+bool Region::leads_to(ValueId from, ValueId to) const {
+  const auto reads = [&](size_t i) {
+    return std::any_of(instructions_[i].arguments.begin(), instructions_[i].arguments.end(), [&](const Argument& argument) {
+      return std::any_of(argument.operands.begin(), argument.operands.end(), [&](const Operand& o) { return o.kind == Operand::Kind::kValue && values_[o.id].group == values_[to].group; });
+    });
+  };
+  const auto path = differentiable_path({from});
+  return values_[from].group == values_[to].group || std::any_of(path.begin(), path.end(), reads);
+}
+
 std::vector<size_t> Region::edges_behind(ValueId from) const {
   std::vector<char> value(values_.size(), 0);
   std::vector<char> group(groups_.size(), 0);  // a write through one view shows in the others

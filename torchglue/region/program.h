@@ -84,6 +84,7 @@ struct Instruction {
   uint64_t seed = 0;              // of its draws
   uint32_t place = 0;             // source line, where these are asked for
   uint32_t line = 0;              // for who finds it wrong, where it is known
+  bool gradient = false;      // koila::gradient: runs on the micro-batch's own graph
   bool scale_by_rows = false;
   int32_t denominator = -1;  // a use, or -1
   // See Note [Sums of half precision].

@@ -3,7 +3,7 @@
 // Its files, in the order of a step's life: join.cc (an operator joins, running), record.cc (one that has run joins; values and their deferred
 // tensors), instruction.cc (what is noted of it, and what it reads), paths.cc (what a pass has to run), run.cc (one micro-batch), rows_outside.cc (its
 // rows of what lies outside), micro_batch_loop.cc and recovery.cc (the loop, and what it does when memory runs out), materialise.cc (values are put
-// together), backward.cc (gradients), node.cc (the node that the engine sees), writes.cc (somebody writes to what it has read or made), departures.cc
+// together), backward.cc (gradients), gradients.cc (those that have a graph), node.cc (the node that the engine sees), writes.cc (somebody writes to what it has read or made), departures.cc
 // (values leave, or die), again.cc (the same operators once more). proof/ looks at what came out.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
@@ -164,8 +164,17 @@ class Region : public std::enable_shared_from_this<Region> {
   // --- backward.cc and node.cc ---
   // Gradients of all captures that the engine asks for, by edge. `gradients`: of the node's outputs, undefined where none came.
   std::vector<at::Tensor> backward(std::vector<at::Tensor>&& gradients);
+  // --- gradients.cc ---
+  // The same where the pass makes a graph of itself (create_graph=True): deferred tensors, see Note [Gradients that have a graph].
+  std::vector<at::Tensor> differentiate(const std::vector<at::Tensor>& gradients);
+  // The same of a pass from outputs of the region's node to values that lie within, where the engine would not come by all of their gradients. Nothing, and nothing done, where the
+  // roots are others, or the region has ended.
+  std::optional<std::vector<at::Tensor>> differentiate_inside(const std::vector<torch::autograd::Edge>& roots, const std::vector<at::Tensor>& gradients, const std::vector<torch::autograd::Edge>& inputs);
+
   // A micro-batch's gradient of one use of a capture.
   void add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient);
+  // Whether a gradient of `from` flows within the region to what shares memory with `to`.
+  bool leads_to(ValueId from, ValueId to) const;
   // Edges of the node that gradients of the value may flow along.
   std::vector<size_t> edges_behind(ValueId value) const;
   // The engine has let go of what the nodes that the last pass ran had saved.
@@ -321,6 +330,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // backward.cc
   using Root = std::pair<ValueId, at::Tensor>;  // and its gradient
   class BackwardPass;
+  class GraphPass;
   void check_pass(const std::vector<at::Tensor>& gradients) const;
   void begin_pass(const std::vector<ValueId>& roots);
   std::vector<at::Tensor> take_totals();

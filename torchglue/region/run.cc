@@ -229,6 +229,8 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   }
   const OpInProgress in_progress(in.op, in.place);
   const WhenScope when(KOILA_IN_FORWARD);
+  std::optional<OwnPass> pass;
+  if (in.gradient) pass.emplace();
   std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
   if (in.in_float) no_autocast.emplace(c10::autocast_dispatch_keyset);
   if (in.random) {
@@ -266,7 +268,10 @@ void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) {
 
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
   const Offload::MayFail may_fail;
-  if (frame.next == 0) ++statistics.runs;
+  if (frame.next == 0) {
+    ++statistics.runs;
+    for (size_t i = 0; i < until; ++i) frame.grad |= instructions_[i].gradient && (schedule == nullptr || schedule->needed[i]);
+  }
   for (; frame.next < until; ++frame.next) {
     const size_t i = frame.next;
     const Instruction& in = instructions_[i];

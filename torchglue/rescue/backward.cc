@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -25,11 +26,13 @@
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/engine_callbacks.h"
+#include "torchglue/rescue/graph_pass.h"
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
+#include "torchglue/tape/node_kind.h"
 
 namespace koila {
 
@@ -43,6 +46,21 @@ using torch::autograd::variable_list;
 namespace {
 
 ExecuteFn real_execute = nullptr;
+
+// What the program asks of the engine.
+struct Pass {
+  Engine* engine;
+  const edge_list& roots;
+  const variable_list& inputs;
+  bool keep_graph, create_graph, accumulate_grad;
+  const edge_list& outputs;
+
+  // Whether it is a part of the forward pass, see Note [Gradients that have a graph].
+  bool goes_on() const { return create_graph && !accumulate_grad; }
+  variable_list run(const edge_list& from, const edge_list& to) const { return real_execute(engine, from, inputs, keep_graph, create_graph, accumulate_grad, to); }
+};
+
+constexpr const char* kAccumulatesGraphs = "backward(create_graph=True) asks for parameters' gradients that have a graph, which micro-batches do not have; autograd.grad(..., create_graph=True) may.";
 
 // Which value on the tape each root of the pass is. Undefined where it is none.
 std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
@@ -76,7 +94,7 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
   s.tape.let_go_of_leaves();
-  if (create_graph) throw CannotConvert("create_graph=True asks for a graph of the backward pass, which micro-batches do not have.");
+  if (create_graph) throw CannotConvert(kAccumulatesGraphs);
   const auto serves = [&](const Plan& p) {
     const auto tensors = root_tensors(s.tape, p, roots);
     return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
@@ -85,21 +103,17 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
     if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
     if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
     if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
-    for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
-      const at::Tensor t = p.descends[v] && !s.tape.values()[v].is_capture() ? s.tape.values()[v].lock() : at::Tensor();
-      if (!t.defined() || node_of(t) == nullptr) continue;
-      for (const Edge& output : outputs) {
-        if (output.function.get() == node_of(t)) throw CannotConvert("autograd.grad asks for the gradient of a tensor inside the step.");
-      }
-    }
   };
-  return find_plan(s.tape, serves, check, s.batch_in_use(), graphs);
+  ska::flat_hash_set<const c10::TensorImpl*> asked_for;
+  for (const Edge& output : outputs) {
+    if (const at::Tensor t = tensor_on_edge(s.tape, output); t.defined()) asked_for.insert(t.unsafeGetTensorImpl());
+  }
+  return find_plan(s.tape, serves, check, s.batch_in_use(), graphs, asked_for);
 }
 
 // Turns the step into a region. Returns the pass's roots in the new graph.
-edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, const OutOfMemory* oom) {
+edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs, const OutOfMemory* oom) {
   Session& s = session();
-  const Graphs graphs = oom != nullptr ? Graphs::kUsedUp : Graphs::kWhole;
   const Plan plan = plan_pass(roots, outputs, create_graph, graphs);
   const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
   std::vector<Node*> outside;  // graphs that the region will hang on
@@ -166,30 +180,46 @@ bool is_traced() {
   return TorchDispatchModeTLS::stack_len() > 0 && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) || TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
 }
 
+// How deep in passes this thread is. One that makes a graph of itself goes on with the forward pass, and is none.
 class Depth {
  public:
-  explicit Depth(int& depth) : depth_(depth) { ++depth_; }
-  ~Depth() { --depth_; }
+  Depth(int& depth, int by) : depth_(depth), by_(by) { depth_ += by_; }
+  ~Depth() { depth_ -= by_; }
 
  private:
   int& depth_;
+  int by_;
 };
 
-variable_list run_pass(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
-                       const edge_list& outputs) {
-  for (const at::Tensor& t : inputs) materialise_tensor(t);
+variable_list run_pass(const Pass& pass, const edge_list& roots, const edge_list& outputs) {
+  for (const at::Tensor& t : pass.inputs) materialise_tensor(t);
   Session& s = session();
   std::optional<PassEdges> edges;
   if (!s.live_regions().empty()) edges.emplace(roots);
-  s.functions = (s.functions || s.tape.saw_functions()) && !create_graph;
+  s.functions = (s.functions || s.tape.saw_functions()) && !pass.create_graph;
   if (s.functions) {
     const StepWithin within;
-    return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    return pass.run(roots, outputs);
   }
-  // While deferred tensors exist, hooks and backward functions written in Python may read them: then the interceptor stays in.
-  if (deferred_registry().any()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  // While deferred tensors exist, hooks and backward functions written in Python may read them: then the interceptor stays in. A pass that makes a graph makes such tensors.
+  if (deferred_registry().any() || (pass.goes_on() && !s.live_regions().empty())) return pass.run(roots, outputs);
   const NoInterceptGuard no_intercept;
-  return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  return pass.run(roots, outputs);
+}
+
+// A pass at the full batch that goes on with the step: the tape knows it, or the step ends here.
+variable_list run_on_tape(const Pass& pass, bool& over) {
+  Tape& tape = session().tape;
+  std::optional<TapedPass> taped;
+  if (pass.goes_on() && !tape.empty() && regions_behind(pass.roots).empty()) taped = TapedPass::of(tape, pass.roots, pass.inputs, pass.outputs);
+  if (!taped) return run_pass(pass, pass.roots, pass.outputs);
+  taped->begin();
+  const auto left_open = c10::make_scope_exit([&] { tape.discard(); });
+  const NoInterceptGuard no_intercept;
+  variable_list results = run_pass(pass, pass.roots, pass.outputs);
+  taped->commit(results);
+  over = false;
+  return results;
 }
 
 // A pass that ended by an error leaves the nodes that were ready, with the gradients that they were to be given, in the queue of the thread that called it, until that thread's next pass comes by
@@ -200,43 +230,67 @@ void empty_queue(Engine* engine) {
   real_execute(engine, {torch::autograd::impl::gradient_edge(nothing)}, {at::empty({0})}, false, false, true, {});
 }
 
-bool asks_for_inner_gradient(const edge_list& outputs) {
-  return std::any_of(outputs.begin(), outputs.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
+// A pass to values inside of a region, which the engine cannot be asked for. Nothing where there are none such. Throws where that region cannot give them.
+std::optional<variable_list> run_inside(const Pass& pass) {
+  const auto inner = [&](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr && !comes_whole(pass.roots, e); };
+  const auto found = std::find_if(pass.outputs.begin(), pass.outputs.end(), inner);
+  if (found == pass.outputs.end()) return std::nullopt;
+  std::optional<variable_list> gradients;
+  if (!pass.accumulate_grad) gradients = static_cast<RegionNode*>(found->function.get())->region()->differentiate_inside(pass.roots, pass.inputs, pass.outputs);
+  if (!gradients) refuse_split_step(describe_out_of_memory("autograd.grad"), "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.", 0);
+  if (pass.create_graph) return gradients;
+  for (at::Tensor& gradient : *gradients) {
+    if (gradient.defined()) gradient = gradient.detach();
+  }
+  return gradients;
 }
 
-variable_list outermost(Engine* engine, const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph,
-                        bool accumulate_grad, const edge_list& outputs) {
-  Session& s = session();
-  if (asks_for_inner_gradient(outputs)) {
-    refuse_split_step(describe_out_of_memory("autograd.grad"), "autograd.grad asks for the gradient of a tensor inside the step, which runs in micro-batches.", 0);
-  }
-  const int depth = s.engine_depth - 1;
-  if (!s.live_regions().empty()) {
-    for (const auto& region : regions_behind(roots)) {
-      if (region->depth() == depth) region->check_hooks();
+void check_split_pass(const Pass& pass, int depth) {
+  if (session().live_regions().empty()) return;
+  for (const auto& region : regions_behind(pass.roots)) {
+    if (region->depth() == depth) region->check_hooks();
+    if (pass.create_graph && pass.accumulate_grad) refuse_split_step(describe_out_of_memory("backward"), kAccumulatesGraphs, region->batch());
+    if (pass.create_graph && !pass.keep_graph) {
+      refuse_split_step(describe_out_of_memory("autograd.grad"), "create_graph=True with retain_graph=False asks for a graph of a graph that is let go of.", region->batch());
     }
   }
-  const bool lazy = std::any_of(roots.begin(), roots.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
-  if (s.forced_micro_batch() > 0 && !lazy && !s.tape.empty()) {
-    edge_list split;
-    try {
-      split = split_step(roots, outputs, create_graph, nullptr);
-    } catch (const CannotConvert& why) {
-      // Where something of it was split from its first operator on, the rest is what a stage's collective left to do.
-      if (s.live_regions().empty()) s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
-    }
-    if (!split.empty()) {
-      const Offload::Backward split_already(s.offload, [] { return false; });
-      return run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-    }
-  }
+}
 
+// What is asked for and lies inside of the step: its edge is another one when the step has been split.
+std::vector<at::Tensor> inner_tensors(const edge_list& outputs) {
+  std::vector<at::Tensor> tensors;
+  for (const Edge& output : outputs) {
+    const bool leaf = output.function && kind_of(*output.function) == NodeKind::kLeaf;
+    tensors.push_back(leaf ? at::Tensor() : tensor_on_edge(session().tape, output));
+  }
+  return tensors;
+}
+
+edge_list edges_now(edge_list outputs, const std::vector<at::Tensor>& inner) {
+  for (size_t i = 0; i < inner.size(); ++i) {
+    if (inner[i].defined()) outputs[i] = torch::autograd::impl::gradient_edge(inner[i]);
+  }
+  return outputs;
+}
+
+// The pass along the graph of a step that has been split just now.
+variable_list run_split(const Pass& pass, const edge_list& roots, const edge_list& outputs) {
+  const Offload::Backward split_already(session().offload, [] { return false; });
+  const Pass split{pass.engine, roots, pass.inputs, pass.keep_graph, pass.create_graph, pass.accumulate_grad, outputs};
+  if (auto gradients = run_inside(split)) return *std::move(gradients);
+  return run_pass(split, roots, outputs);
+}
+
+// At the full batch first; what runs out goes on in micro-batches.
+variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
+  Session& s = session();
+  const Graphs graphs = pass.goes_on() ? Graphs::kWhole : Graphs::kUsedUp;
   EngineCallbacks callbacks;
-  std::optional<InterruptedPass> pass;
-  if (!s.tape.empty()) pass.emplace(s.tape, roots, keep_graph, s.functions || s.tape.saw_functions(), accumulate_grad);
+  std::optional<InterruptedPass> interrupted;
+  if (!s.tape.empty()) interrupted.emplace(s.tape, pass.roots, pass.keep_graph, s.functions || s.tape.saw_functions(), pass.accumulate_grad);
   const auto can_be_split = [&] {
     try {
-      plan_pass(roots, outputs, create_graph, Graphs::kUsedUp);
+      plan_pass(pass.roots, pass.outputs, accumulates_graphs, graphs);
       return true;
     } catch (const CannotConvert&) {
       return false;
@@ -247,33 +301,32 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   const int64_t told = refusals_told();
   try {
     const Offload::Backward backward(s.offload, can_be_split);
-    return run_pass(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    return run_on_tape(pass, over);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
     in_function = s.functions && ran_out_in_python(error);
     ran_out = in_function ? std::current_exception() : kept_exception(error);
   }
-  const OutOfMemory oom = describe_out_of_memory("backward");
-  if (!pass) {  // everything was split already, down to one row; or a region has refused, and said why
+  const OutOfMemory oom = describe_out_of_memory(pass.goes_on() ? "autograd.grad" : "backward");
+  if (!interrupted) {  // everything was split already, down to one row; or a region has refused, and said why
     if (refusals_told() == told) report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
     std::rethrow_exception(ran_out);
   }
 
-  pass->stop_watching();
+  interrupted->stop_watching();
   std::string reason;
   try {
     if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
-    empty_queue(engine);
-    const auto remaining = pass->remaining(roots, outputs);
-    const edge_list split = split_step(roots, outputs, create_graph, &oom);
+    empty_queue(pass.engine);
+    const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
+    const std::vector<at::Tensor> inner = remaining ? inner_tensors(*remaining) : std::vector<at::Tensor>();
+    const edge_list split = split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
     callbacks.pass_over();
     variable_list gradients;
-    if (remaining) {
-      const Offload::Backward split_already(s.offload, [] { return false; });
-      gradients = run_pass(engine, split, inputs, keep_graph, create_graph, accumulate_grad, *remaining);
-    }
-    run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(engine, from, with, false, false, true, {}); });
+    if (remaining) gradients = run_split(pass, split, edges_now(*remaining, inner));
+    over = !pass.goes_on();
+    run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(pass.engine, from, with, false, false, true, {}); });
     return gradients;
   } catch (const CannotConvert& why) {
     reason = why.what();
@@ -283,6 +336,35 @@ variable_list outermost(Engine* engine, const edge_list& roots, const variable_l
   }
   if (refusals_told() == told) report_refusal(oom, reason, 0);
   std::rethrow_exception(ran_out);
+}
+
+// `over` is set to false where the step goes on.
+variable_list outermost(const Pass& pass, bool& over) {
+  Session& s = session();
+  check_split_pass(pass, s.engine_depth - (pass.goes_on() ? 0 : 1));
+  if (auto gradients = run_inside(pass)) {
+    over = false;
+    return *std::move(gradients);
+  }
+  const bool accumulates_graphs = pass.create_graph && pass.accumulate_grad;
+  const bool lazy = std::any_of(pass.roots.begin(), pass.roots.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; });
+  if (pass.goes_on() && !s.live_regions().empty() && !regions_behind(pass.roots).empty()) over = false;
+  if (s.forced_micro_batch() > 0 && !lazy && !s.tape.empty()) {
+    edge_list split;
+    std::vector<at::Tensor> inner;
+    try {
+      inner = inner_tensors(pass.outputs);
+      split = split_step(pass.roots, pass.outputs, accumulates_graphs, Graphs::kWhole, nullptr);
+    } catch (const CannotConvert& why) {
+      // Where something of it was split from its first operator on, the rest is what a stage's collective left to do.
+      if (s.live_regions().empty()) s.runtime->on_note((std::string("KOILA_MICROBATCH: a step ran whole: ") + why.what()).c_str());
+    }
+    if (!split.empty()) {
+      over = !pass.goes_on();
+      return run_split(pass, split, edges_now(pass.outputs, inner));
+    }
+  }
+  return rescued(pass, accumulates_graphs, over);
 }
 
 }  // namespace
@@ -295,22 +377,28 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   if (is_traced()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   const NoRawAccess koila;
   std::optional<StepAccounts> accounts;
-  if (torch::autograd::get_current_graph_task_id() == -1 && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
+  const Pass pass{engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs};
+  if (torch::autograd::get_current_graph_task_id() == -1 && !pass.goes_on() && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.
   if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) note_pass_within(task);
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
+  if (s.converting) {  // a pass of the program's that is run again, or one that a region is made of
+    std::optional<variable_list> gradients;
+    if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
+    return gradients ? *std::move(gradients) : real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || !take_steps()) {
     std::optional<PassOfAnother> not_followed;
     if (!works_for_owner()) not_followed.emplace();
     return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
-  struct EndOfStep {
-    ~EndOfStep() { end_step(); }
-  } end;
-  const Depth depth(s.engine_depth);
+  bool over = true;
+  const auto end = c10::make_scope_exit([&] {
+    if (over || std::uncaught_exceptions() > 0) end_step();
+  });
+  const Depth depth(s.engine_depth, pass.goes_on() ? 0 : 1);
   static const std::string name = "backward";
-  return watched(name, "what ran out is outside the split part of the step.",
-                 [&] { return outermost(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs); });
+  return watched(name, "what ran out is outside the split part of the step.", [&] { return outermost(pass, over); });
 }
 
 }  // namespace koila

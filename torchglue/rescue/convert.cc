@@ -14,12 +14,13 @@
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/plan/infer.h"
 #include "torchglue/plan/on_tape.h"
-#include "torchglue/proof/conversion.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/call_of_tape.h"
+#include "torchglue/rescue/converting.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/learn.h"
 #include "torchglue/rescue/made_again.h"
@@ -28,7 +29,6 @@
 #include "torchglue/rescue/staying.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/session.h"
-#include "torchglue/tape/written_since.h"
 
 namespace koila {
 
@@ -44,52 +44,10 @@ class ProgramStateGuard {
   c10::impl::ForceDispatchKeyGuard include_;
 };
 
-// A conversion ended on its way, before the operator `from`. What it took the memory of and has not filled again is lost, and so is what it has filled with a value that a later operator
-// would have written over: who reads these gets the program's out-of-memory error, and never another value.
-void lose_the_rest(const Tape& tape, const Plan& plan, const std::vector<char>& needed, size_t from) {
-  for (size_t i = from; i < tape.ops().size(); ++i) {
-    if (!needed[i]) continue;
-    for (TapeValueId out : tape.ops()[i].outputs) {
-      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
-      const at::Tensor t = tape.values()[out].lock();
-      if (!t.defined() || storage_of(t) == nullptr || tape.on_capture(tape.values()[out].group)) continue;
-      if (deferred_registry().awaits_value(storage_of(t))) continue;
-      const bool filled = memory_of(t) != nullptr && !tape.ops()[i].in_place;
-      if (!filled) deferred_registry().lose(t.storage());
-    }
-  }
-}
-
 DeferredRegistry::Entry entry_of(const at::Tensor& t) { return deferred_registry().find(t.unsafeGetTensorImpl()); }
 
 // A result of an operator that returns a list is placed as the list is.
 size_t number_of_result(const TapeOp& op, size_t output) { return op.op.schema().returns().size() == 1 && op.outputs.size() > 1 ? 0 : output; }
-
-// The session while a step is made again from its tape. What a conversion that has ended on its way leaves is told apart from what it has not come to.
-struct Converting {
-  Tape& tape;
-  const Plan& plan;
-  const std::vector<char> needed;
-  BeforeConversion before;
-  size_t at = 0;  // operator
-  bool done = false;
-
-  Converting(Tape& its_tape, const Plan& its_plan, Graphs graphs) : tape(its_tape), plan(its_plan), needed(needed_ops(tape, plan)), before(tape, plan, needed) {
-    session().converting = true;
-    written_since().begin(tape);
-    session().forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
-  }
-  ~Converting() {
-    session().converting = session().forward_again = false;
-    written_since().end();
-    if (done) return;
-    lose_the_rest(tape, plan, needed, at);
-    before.compare(tape, session().current.get());
-    tape.cut();
-  }
-  Converting(const Converting&) = delete;
-  Converting& operator=(const Converting&) = delete;
-};
 
 class Conversion {
  public:
@@ -192,6 +150,7 @@ class Conversion {
     // An operator that runs again may write to what the region has read, which ends a region without gradients.
     if (!region_->open()) region_ = session().region_for(plan_.batch, micro_batch_, device_);
     torch::jit::Stack stack = arguments_of(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(ref); });
+    if (is_gradient(op.op)) return differentiate_again(op, std::move(stack));
     Call call{op, op_traits(op.op), view_instead(op.op), std::move(stack), OpCall(op.op.schema(), plan_.batch)};
     decide_again(call);
     std::vector<Region::KnownOutput> outputs;
@@ -330,8 +289,25 @@ class Conversion {
       call_again(call.view ? *call.view : op.op, call.stack);
     }
     if (call.traits.in_place && !call.view && !call.stack.empty() && call.stack[0].isTensor()) note_written(call.stack[0].toTensor());
+    take_places(op, call.stack);
+  }
+
+  // The pass as the program ran it, through the graphs that there are now: see Note [Gradients that have a graph].
+  void differentiate_again(const TapeOp& op, torch::jit::Stack stack) {
+    {
+      const ProgramStateGuard state(tape_.state(op.state));
+      const PlaceScope place(op.place);
+      run_gradient(op.op, &stack);
+    }
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      TORCH_CHECK_WITH(OutOfMemoryError, op.outputs[i] == kNoTapeValue || stack[i].toTensor().defined(), kUnderKoila, "a gradient that the program has cannot be made again.");
+    }
+    take_places(op, stack);
+  }
+
+  void take_places(const TapeOp& op, const torch::jit::Stack& results) {
     size_t flat = 0;
-    for_each_result(call.stack, [&](const at::Tensor& t) {
+    for_each_result(results, [&](const at::Tensor& t) {
       const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat] : kNoTapeValue;
       ++flat;
       if (out == kNoTapeValue || !t.defined()) return;

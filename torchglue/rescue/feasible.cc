@@ -138,7 +138,7 @@ void check_raw_memory() {
 }
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
-               Graphs graphs) {
+               Graphs graphs, ska::flat_hash_set<const c10::TensorImpl*> asked_for) {
   // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
   const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
     const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };
@@ -158,7 +158,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
       return false;
     }
   };
-  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch, graphs});
+  std::optional<Plan> plan = choose_seeds(tape, {serves, feasible, usual_batch, graphs, std::move(asked_for)});
   if (!plan) throw CannotConvert(reason);
   for (const Seed& seed : plan->seeds) {
     session().log(KOILA_LOG_DEBUG, "splits " + describe(tape.values()[seed.value]) + " along dimension " + std::to_string(seed.placement.dim) + " into " + std::to_string(plan->batch) + " rows" + (seed.created ? ", a constant" : ""));

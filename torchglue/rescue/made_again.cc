@@ -6,6 +6,7 @@
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/rescue/call_of_tape.h"
@@ -46,6 +47,7 @@ void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeOp& op = tape_.ops()[value.producer];
   check_hooks(tape_, op);
   if (op.in_place || version != value.version || depth > kRunAgainAtMost) throw CannotConvert("a tensor that the step read (" + describe(value) + ") was written to in place after " + op.op.schema().name() + " had made it.");
+  if (is_gradient(op.op)) throw CannotConvert("a gradient that has a graph (create_graph=True) cannot be made again where it is not split.");
   // In a pass that has not run out the graph holds what it needs, and a plan that goes without serves as well.
   if (drew(op) && (graphs_ != Graphs::kUsedUp || tape_.draws_of(op) == nullptr)) {
     throw CannotConvert("random draws of " + op.op.schema().name() + " that do not belong to the batch are gone.");

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "torchglue/op_traits.h"
 #include "torchglue/tape/node_kind.h"
@@ -115,6 +116,31 @@ void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IV
     auto kept = !value.is_capture() && can_run_again(ops()[value.producer]) ? hold_origins(id) : hold(id);
     if (kept) holds.push_back(std::move(kept));
   });
+  hang_on(results, holds);
+}
+
+// The graphs of gradients are what needs it from now on: that of the outputs may go before.
+void Tape::hold_behind_gradient(at::ArrayRef<c10::IValue> results) const {
+  std::vector<std::shared_ptr<Hold>> holds;
+  std::vector<char> seen(values_.size(), 0);
+  std::vector<TapeValueId> stack;
+  const auto visit = [&](const TapeRef& ref) {
+    if (!std::exchange(seen[ref.value], 1)) stack.push_back(ref.value);
+  };
+  std::for_each(pending_refs_.begin(), pending_refs_.end(), visit);
+  while (!stack.empty()) {
+    const TapeValue& value = values_[stack.back()];
+    stack.pop_back();
+    if (auto held = value.hold.lock()) holds.push_back(std::move(held));
+    if (value.is_capture()) continue;
+    const TapeOp& op = ops()[value.producer];
+    std::for_each(op.refs.begin(), op.refs.end(), visit);
+  }
+  hang_on(results, holds);
+}
+
+// As long as the graphs of the results live.
+void Tape::hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const {
   if (holds.empty()) return;
   torch::autograd::Node* last = nullptr;
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {

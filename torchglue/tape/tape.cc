@@ -10,6 +10,7 @@
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/operators/saved.h"
 #include "torchglue/statistics/running_arguments.h"
 #include "torchglue/tape/node_kind.h"
@@ -22,7 +23,7 @@ constexpr size_t kWithoutGradientsAtMost = 4096;
 
 bool same_state(const OpState& a, const OpState& b) {
   return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.foreign_hooks == b.foreign_hooks &&
-         a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda;
+         a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda && a.attention == b.attention;
 }
 
 }  // namespace
@@ -128,8 +129,9 @@ void Tape::add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element) {
   pending_refs_.push_back({arg, element, value, version_of(tensor)});
 }
 
-uint32_t Tape::intern_state() {
-  const OpState now = OpState::current();
+uint32_t Tape::intern_state(const OpTraits& traits) {
+  OpState now = OpState::current();
+  if (traits.attention) now.attention = kinds_of_attention();
   if (states_.empty() || !same_state(states_.back(), now)) states_.push_back(now);
   return static_cast<uint32_t>(states_.size() - 1);
 }
@@ -187,7 +189,7 @@ void Tape::record_arguments(const c10::OperatorHandle& op, const OpTraits& trait
         break;
     }
   }
-  pending_.emplace(TapeOp{op, pending_args_, pending_refs_, {}, intern_state(), false, place_in_progress()});
+  pending_.emplace(TapeOp{op, pending_args_, pending_refs_, {}, intern_state(traits), false, place_in_progress()});
   sequence_before_ = at::sequence_number::peek();
 }
 
@@ -280,6 +282,7 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
   if (values_.size() == first_new) return;
   if (differentiable) {
     hold_inputs(arguments, results);
+    if (is_gradient(pending_->op)) hold_behind_gradient(results);
   } else {
     hold_small(arguments);
   }

@@ -203,10 +203,12 @@ class Tape {
   uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   void hold_small(at::ArrayRef<c10::IValue> arguments);
+  void hold_behind_gradient(at::ArrayRef<c10::IValue> results) const;
+  void hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const;
   std::shared_ptr<Hold> hold(TapeValueId value);
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
   bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
-  uint32_t intern_state();
+  uint32_t intern_state(const OpTraits& traits);
   void compact(const std::vector<char>& needed_value, const std::vector<char>& needed_op);
 
   OpLog log_;
