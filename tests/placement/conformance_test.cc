@@ -15,7 +15,7 @@ namespace {
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> all;
-    for (auto family : {pointwise_cases, view_cases, reduction_cases, matrix_cases, layer_cases, loss_cases, indexing_cases}) {
+    for (auto family : {pointwise_cases, view_cases, reduction_cases, matrix_cases, layer_cases, loss_cases, indexing_cases, kernel_cases}) {
       for (Case& c : family()) all.push_back(std::move(c));
     }
     return all;

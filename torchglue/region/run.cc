@@ -215,8 +215,12 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
         value = (value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble()) * weight;
       }
       if (!argument.literals.empty()) {
-        if (argument.literals[0].first < 0) {
+        if (argument.literals[0].first == OpCall::kWhole) {
           value = rows * argument.literals[0].second;
+        } else if (argument.literals[0].first == OpCall::kElementsOfRows) {
+          const int64_t inner = argument.literals[0].second;
+          const auto all = value.toIntVector();
+          value = c10::IValue(std::vector<int64_t>(all.begin() + frame.rows.begin * inner, all.begin() + frame.rows.end * inner));
         } else {
           std::vector<int64_t> sizes;
           for (const c10::IValue& element : value.toListRef()) sizes.push_back(element.isInt() ? element.toInt() : *element.toSymInt().maybe_as_int());
@@ -284,7 +288,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     for (const c10::IValue& result : results) {
       if (result.isTensor()) {
         store(result.toTensor());
-      } else {
+      } else if (result.isTensorList()) {  // numbers are no values of a region
         for (const c10::IValue& element : result.toListRef()) store(element.toTensor());
       }
     }
