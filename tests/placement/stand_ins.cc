@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -77,6 +78,12 @@ Tensor as_computed(const Arguments& arguments, const Tensor& sums, int64_t lengt
   return arguments.name().find("cudnn") != std::string::npos ? sums.squeeze(-1) : sums.narrow(2, 0, length);
 }
 
+// What lies in memory that a kernel has not written to: another value each time.
+int64_t nobodys_value() {
+  static std::atomic<int64_t> calls{0};
+  return ++calls;
+}
+
 void forward(const c10::OperatorHandle& op, Stack* stack) {
   const at::AutoDispatchBelowADInplaceOrView below;
   const Arguments arguments(op, *stack);
@@ -95,9 +102,9 @@ void forward(const c10::OperatorHandle& op, Stack* stack) {
     } else if (name.starts_with("max_")) {
       stack->emplace_back(lengths[next++]);
     } else if (name == "rng_state") {
-      stack->emplace_back(at::randint(1 << 20, {2}, at::kLong).to(at::kUInt64));  // nobody has written to it
+      stack->emplace_back(at::full({2}, nobodys_value(), at::kLong).to(at::kUInt64));
     } else if (name.starts_with("philox_")) {
-      stack->emplace_back(at::randint(1 << 20, {}, at::kLong));
+      stack->emplace_back(at::full({}, nobodys_value(), at::kLong));
     } else {
       stack->emplace_back(name.starts_with("cum_seq") ? Tensor() : at::empty({0}, out.options()));
     }
@@ -150,6 +157,9 @@ Tensor flatten_weight(at::TensorList weights, int64_t, int64_t, int64_t, int64_t
   return buffer;
 }
 
+// There is no allocator to tell. As on a device, a tensor without memory is nothing to tell of.
+void record_stream(Tensor& tensor, at::Stream) { TORCH_CHECK(tensor.numel() == 0 || tensor.storage().data() != nullptr, "a stream was recorded of a tensor without memory"); }
+
 TORCH_LIBRARY_IMPL(aten, CPU, m) {
   for (const char* name : {"_cudnn_attention_forward", "_efficient_attention_forward", "_flash_attention_forward", "_scaled_dot_product_cudnn_attention",
                            "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"}) {
@@ -162,6 +172,7 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
   m.impl("batch_norm_elemt", batch_norm_elemt);
   m.impl("_scaled_grouped_mm", scaled_grouped_mm);
   m.impl("_cudnn_rnn_flatten_weight", flatten_weight);
+  m.impl("record_stream", record_stream);
 }
 
 }  // namespace
