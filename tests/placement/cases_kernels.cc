@@ -98,6 +98,25 @@ void convolutions(std::vector<Case>& cases) {
   });
 }
 
+void fake_quantisation(std::vector<Case>& cases) {
+  const Operand x = shard({B, 3}), scale = constant(as(replicate({1}, Fill::kPositive), kFloat)), zero = as(with_values({1}), kInt), on = as(with_values({1}), kInt);
+  const Operand single = as(x, kFloat), scales = constant(as(replicate({3}, Fill::kPositive), kFloat)), zeros = as(with_values({0, 1, 2}), kInt), across = as(shard({3, B}, 1), kFloat);
+  const Operand learnt = as(replicate({1}, Fill::kPositive), kFloat), learnt_zero = constant(as(replicate({1}, Fill::kZeroOne), kFloat));
+  const Operand learnt_scales = as(replicate({3}, Fill::kPositive), kFloat), learnt_zeros = constant(as(replicate({3}, Fill::kZeroOne), kFloat));
+  cases.insert(cases.end(), {
+    {"aten::fake_quantize_per_tensor_affine", {x, 0.1, 1, -8, 7}, kLocal, S(0)},
+    {"aten::fake_quantize_per_tensor_affine", {partial({3}), 0.1, 1, -8, 7}, kNo},
+    {"aten::fake_quantize_per_tensor_affine.tensor_qparams", {single, scale, zero, -8, 7}, kLocal, S(0)},
+    {"aten::fake_quantize_per_tensor_affine_cachemask", {x, 0.1, 1, -8, 7}, kLocal, S(0)},
+    {"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", {single, scale, zero, on, -8, 7}, kLocal, S(0)},
+    {"aten::_fake_quantize_learnable_per_tensor_affine", {single, learnt, learnt_zero, -8, 7, 0.5}, kLocal, S(0)},
+    {"aten::fake_quantize_per_channel_affine", {single, scales, zeros, 1, -8, 7}, kLocal, S(0)},
+    {"aten::fake_quantize_per_channel_affine", {across, constant(as(replicate({B}, Fill::kPositive), kFloat)), as(with_values({0, 1, 2, 1, 0}), kInt), 1, -8, 7}, kNo},
+    {"aten::fake_quantize_per_channel_affine_cachemask", {across, scales, zeros, 0, -8, 7}, kLocal, S(1)},
+    {"aten::_fake_quantize_learnable_per_channel_affine", {single, learnt_scales, learnt_zeros, 1, -8, 7, 0.5}, kLocal, S(0)},
+  });
+}
+
 void products(std::vector<Case>& cases) {
   const auto half = [](Operand o) { return constant(as(std::move(o), kHalf)); };
   const auto single = [](Operand o) { return as(std::move(o), kFloat); };
@@ -141,6 +160,7 @@ std::vector<Case> kernel_cases() {
   heads_last(cases);
   norms(cases);
   convolutions(cases);
+  fake_quantisation(cases);
   products(cases);
   return cases;
 }
