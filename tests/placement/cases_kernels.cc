@@ -47,7 +47,7 @@ void heads_last(std::vector<Case>& cases) {
   const Operand ends = as(with_values({0, 3, 6, 9, 12, 15}), kInt);
   cases.insert(cases.end(), {
     {flash, {q, k, k, none(), none(), 3, 6, 0.0, f, f}, kLocal, S(0)},
-    {flash, {q, replicate({B, 6, 2, 4}), k, none(), none(), 3, 6, 0.0, t, f}, kLocal, S(0), {{"seqused_k", as(with_values({6, 6, 6, 6, 6}), kInt)}, {"alibi_slopes", constant(replicate({2}))}}},
+    {flash, {q, replicate({B, 6, 2, 4}), k, none(), none(), 3, 6, 0.0, t, f}, kLocal, S(0), {{"seqused_k", as(with_values({6, 5, 4, 6, 3}), kInt)}, {"alibi_slopes", constant(replicate({2}))}}},
     {flash, {q, k, k, none(), none(), 3, 6, 0.0, f, f}, kLocal, S(0), {{"alibi_slopes", constant(replicate({B, 2}))}}},
     {flash, {packed, packed, packed, ends, ends, 3, 3, 0.0, f, f}, kNo},  // where a sequence begins is counted within the whole batch
     {flash, {q, k, k, none(), none(), 3, 6, 0.0, f, f}, kNo, {}, {{"block_table", as(replicate({B, 1}, Fill::kIndex), kInt)}}},

@@ -1,5 +1,5 @@
 // CPU kernels of operators that have one on CUDA devices alone: what they compute, in terms of other operators, with the results that they have there. The program of the cases has them, and tests that
-// import torch load them as a library (tests/conformance/test_kernels.py holds their results against PyTorch's own meta kernels).
+// import torch load them as a library (tests/conformance/test_stand_ins.py holds their results against PyTorch's own meta kernels).
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/library.h>
@@ -56,6 +56,11 @@ struct Attention {
     scale = given.isDouble() ? given.toDouble() : 1 / std::sqrt(static_cast<double>(query.size(-1)));
     scores = query.matmul(key.transpose(-2, -1)) * scale;
     if (bias.defined()) scores = scores + bias;
+    const Tensor places = at::arange(key.size(2), query.options());
+    if (const Tensor slopes = arguments.tensor({"alibi_slopes"}); slopes.defined()) scores = scores + slopes.view({-1, query.size(1), 1, 1}) * places;
+    if (const Tensor used = arguments.tensor({"seqused_k"}); used.defined()) {
+      scores = scores.masked_fill(places >= used.view({-1, 1, 1, 1}), -std::numeric_limits<double>::infinity());
+    }
     if (arguments.is_causal()) {
       const Tensor seen = at::ones({query.size(2), key.size(2)}, query.options().dtype(at::kBool)).tril();
       scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
