@@ -19,7 +19,7 @@ REASONS = {
     "linalg.norm": "of whole matrices and vectors",
     "linalg.pinv": "a product of two matrices with the rows in one",
     "linalg.solve_triangular": "rows of the right-hand side as an operand of its own",
-    "masked_scatter": "which entry of the source goes where depends on all of the mask",
+    "masked_scatter": "the samples' mask names other numbers of entries than the source has for each row",
     "native_batch_norm": "with the batch's statistics it runs whole: programs reach it through `batch_norm`",
     "nn.functional.bilinear": "the rows are those of the weight",
     "nn.functional.conv_transpose1d": "the rows are those of the weight",

@@ -137,6 +137,20 @@ def bags(model, x, y):
     return F.cross_entropy(model[2](F.embedding_bag(picked, model[1].weight, mode="mean") + F.embedding_bag(picked, model[1].weight, per_sample_weights=h, mode="sum")), y)
 
 
+@between(split=["aten::masked_scatter"])
+def placed_by_a_mask(h):
+    """What was made of an image, in the place of the second of three tokens."""
+    text = h.unflatten(1, (3, 4))
+    return text.masked_scatter((torch.arange(3) == 1)[None, :, None].expand_as(text), h[:, :4].sin()).flatten(1)
+
+
+@between(whole=["aten::masked_scatter"])
+def placed_unevenly(h):
+    """The first row takes none of the images, the second two, and so on: each takes what the rows before it have left."""
+    takes = torch.arange(len(h))[:, None] % 2 == 1
+    return h.masked_scatter(takes & (torch.arange(HIDDEN) < 8), h[:, 4:8].sin()) + h
+
+
 # ---- effects ------------------------------------------------------------------------------------------------------------------------
 
 

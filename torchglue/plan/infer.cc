@@ -52,6 +52,7 @@ class PlannedMasks final : public OpCall::RowCounter {
   std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t dim) override {
     if (op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
     if (const TapeRef* mask = find(ref)) split_ |= !plan_->placements[mask->value].is_replicate();
+    if (dim < 0) return nullptr;  // what it names is no dimension of the result, and how much that is for each row only its values say
     return evenly(ref, tape_.values()[op_->outputs[0]].sizes, dim);
   }
 
