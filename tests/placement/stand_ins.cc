@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace koila::stand_ins {
@@ -134,6 +135,30 @@ void backward(const c10::OperatorHandle& op, Stack* stack) {
   if (op.schema().returns().size() > 3) stack->emplace_back(attention.bias.defined() ? at::sum_to(of_scores, attention.bias.sizes()) : Tensor());
 }
 
+std::vector<int64_t> all_but_channels(const Tensor& input) {
+  std::vector<int64_t> dims{0};
+  for (int64_t d = 2; d < input.dim(); ++d) dims.push_back(d);
+  return dims;
+}
+
+std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& input, double eps) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const auto [var, mean] = at::var_mean(input, all_but_channels(input), /*unbiased=*/false);
+  return {mean, (var + eps).rsqrt()};
+}
+
+// Of several processes with `count` entries each: [processes, C]. Moves the running statistics, of which the schema says nothing.
+std::tuple<Tensor, Tensor> batch_norm_gather_stats(const Tensor&, const Tensor& means, const Tensor& invstds, const std::optional<Tensor>& running_mean, const std::optional<Tensor>& running_var,
+                                                   double momentum, double eps, int64_t count) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  const Tensor mean = means.mean(0);
+  const Tensor var = (invstds.pow(-2) - eps + (means - mean).square()).mean(0);
+  const double all = static_cast<double>(count * means.size(0));
+  if (running_mean && running_mean->defined()) running_mean->mul_(1 - momentum).add_(mean, momentum);
+  if (running_var && running_var->defined()) running_var->mul_(1 - momentum).add_(var, momentum * all / (all - 1));
+  return {mean, (var + eps).rsqrt()};
+}
+
 Tensor batch_norm_elemt(const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& mean, const Tensor& invstd, double) {
   std::vector<int64_t> sizes(static_cast<size_t>(input.dim()), 1);
   sizes[1] = input.size(1);
@@ -175,6 +200,8 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&backward>());
   }
   m.impl("batch_norm_elemt", batch_norm_elemt);
+  m.impl("batch_norm_gather_stats", batch_norm_gather_stats);
+  m.impl("batch_norm_stats", batch_norm_stats);
   m.impl("_scaled_grouped_mm", scaled_grouped_mm);
   m.impl("_cudnn_rnn_flatten_weight", flatten_weight);
   m.impl("record_stream", record_stream);

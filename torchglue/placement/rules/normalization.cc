@@ -60,7 +60,9 @@ Verdict given(OpCall& call) {
     if (const int arg = call.find(name); arg >= 0 && call.none(arg)) return Verdict::kNo;  // then those of the batch
   }
   call.output(0, input.placement);
-  return Verdict::kLocal;  // what training saves of statistics is empty
+  // What training saves of the batch's statistics is empty, or of the given ones: the same for any rows.
+  for (int i = 1; i < static_cast<int>(call.schema().returns().size()); ++i) call.leave_aside(i);
+  return Verdict::kLocal;
 }
 
 Verdict weight_norm(OpCall& call) {
