@@ -52,7 +52,6 @@ class PlannedMasks final : public OpCall::RowCounter {
   std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t dim) override {
     if (op_->outputs.empty() || op_->outputs[0] == kNoTapeValue) return nullptr;
     if (const TapeRef* mask = find(ref)) split_ |= !plan_->placements[mask->value].is_replicate();
-    if (dim < 0) return nullptr;  // what it names is no dimension of the result, and how much that is for each row only its values say
     return evenly(ref, tape_.values()[op_->outputs[0]].sizes, dim);
   }
 
@@ -81,7 +80,7 @@ class PlannedMasks final : public OpCall::RowCounter {
 
   std::shared_ptr<const Ragged> evenly(OpCall::ArgRef ref, at::IntArrayRef sizes, int64_t dim) {
     const TapeRef* mask = find(ref);
-    if (mask == nullptr || dim >= static_cast<int64_t>(sizes.size())) return nullptr;
+    if (mask == nullptr || dim < 0 || dim >= static_cast<int64_t>(sizes.size())) return nullptr;  // -1: what it names is no dimension of the result, and only its values tell
     auto& rows = rows_[mask->value];
     if (!rows) {
       Ragged even;
