@@ -70,7 +70,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
     traits.writes = traits.in_place = false;
   }
   // What the schema does not say of its arguments: they look at the result's memory afterwards. See Note [Weights that are put together].
-  traits.gives_memory = schema.name() == "aten::_cudnn_rnn_flatten_weight" || schema.name() == "aten::miopen_rnn_flatten_weight";
+  traits.gives_memory = schema.name() == "aten::_cudnn_rnn_flatten_weight";
   for (const char* name : {"aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
                            "aten::_batch_norm_impl_index", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"}) {
     traits.silent_effect |= schema.name() == name;
