@@ -65,6 +65,12 @@ OpTraits examine(const c10::OperatorHandle& op) {
                      !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCPU) && !op.hasKernelForDispatchKey(c10::DispatchKey::AutogradCUDA) &&
                      !is_packed_layer(schema);
   traits.reads_value = schema.name() == "aten::resolve_conj" || schema.name() == "aten::resolve_neg";
+  if (schema.name() == "aten::record_stream") {  // tells the allocator who else uses the memory: there has to be some, and it is no write, whatever the schema says
+    traits.reads_value = true;
+    traits.writes = traits.in_place = false;
+  }
+  // What the schema does not say of its arguments: they look at the result's memory afterwards. See Note [Weights that are put together].
+  traits.gives_memory = schema.name() == "aten::_cudnn_rnn_flatten_weight";
   for (const char* name : {"aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
                            "aten::_batch_norm_impl_index", "aten::batch_norm_update_stats", "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts"}) {
     traits.silent_effect |= schema.name() == name;

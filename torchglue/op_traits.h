@@ -24,6 +24,7 @@ struct OpTraits {
   bool out = false;           // all that it writes to is `out=`: written, and not read
   bool composite = false;     // a CompositeImplicitAutograd kernel: calls other operators, and nothing else
   bool reads_value = false;   // what Python calls right before it reads memory itself (tolist, numpy)
+  bool gives_memory = false;  // its arguments have other memory afterwards, with the same values in it
   bool forward_mode = false;  // makes a dual tensor
   bool random = false;        // may draw from a generator
   bool metadata = false;      // what it writes of a tensor is its sizes, or its graph, and no memory (detach_, t_)

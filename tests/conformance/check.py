@@ -1,10 +1,15 @@
 """Runs one call plain and split by koila, and says how they compare. For a process with koila preloaded."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import torch
 
 import calls
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
+from koila_abi import Koila  # noqa: E402
 
 # Relative to the largest value, by the type of what is compared; what is zero by nature may be off by a thousandth of that.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.complex128: 1e-9, torch.complex64: 1e-5}
@@ -143,3 +148,42 @@ def check(call):
                 verdict.detail = f"tensors {split}, micro-batches of {micro_batch}: {verdict.detail}"
             verdicts.append(verdict)
     return verdicts or [Verdict("skipped", detail="no rows")]
+
+
+def check_failures(call, allocations=(1, 2, 3, 5, 8, 13)):
+    """Verdicts, one for each allocation that fails: the operator stands between two others, and what comes of the step is plain's or an out-of-memory error."""
+    koila = Koila()
+
+    def step(inject):
+        leaves = calls.fresh(call.tensors)
+        torch.manual_seed(1)
+        roots = gradients = None
+        koila.inject(inject)
+        try:
+            roots = calls.outputs(call.function([t * 1 if t.is_floating_point() else t.clone() for t in leaves]))
+            losses = [t.abs().sum() for t in roots if t.requires_grad]
+            wanted = [t for t in leaves if t.requires_grad]
+            gradients = list(torch.autograd.grad(losses, wanted, allow_unused=True)) if losses and wanted else []
+        finally:
+            koila.inject(None)
+        torch.ops.koila.settle()
+        return Run([t.detach() for t in roots], gradients, [])
+
+    try:
+        expected = step(None)
+        fixed = compare(expected, step(None), True) == "" and call.name not in calls.UNINITIALISED
+    except Exception as error:
+        return [Verdict("skipped", detail=f"plain: {type(error).__name__}: {str(error)[:100]}")]
+    verdicts = []
+    for number in allocations:
+        try:
+            detail = compare(expected, step(f"nth:{number}"), fixed)
+            verdicts.append(Verdict("wrong" if detail else "whole", detail=detail and f"allocation {number} failed: {detail}"))
+        except torch.OutOfMemoryError:
+            torch.ops.koila.settle()
+            verdicts.append(Verdict("refused under failure"))
+        except Exception as error:
+            torch.ops.koila.settle()
+            verdicts.append(Verdict("error", detail=f"allocation {number} failed: {type(error).__name__}: {str(error)[:300]}"))
+    torch.ops.koila.run_whole()
+    return verdicts

@@ -22,7 +22,7 @@ PATIENCE = 120  # seconds for one call
 
 @dataclasses.dataclass
 class Order:
-    kind: str  # "operator" or "module"
+    kind: str  # "operator", "module", or "kernel": an operator by its own name, see registry.py
     name: str
     dtype: str
     samples: list | None = None  # numbers; None: all
@@ -116,8 +116,19 @@ class Worker:
             self.process.wait()
 
 
-def environment():
-    return clean_environment({"LD_PRELOAD": str(LIBRARY), "KOILA_MODE": "rescue", "KOILA_REPORT": "off", "OMP_NUM_THREADS": "1"})
+def environment(**more):
+    return clean_environment({"LD_PRELOAD": str(LIBRARY), "KOILA_MODE": "rescue", "KOILA_REPORT": "off", "OMP_NUM_THREADS": "1", **more})
+
+
+def without_rule():
+    """Operators with an autograd formula and no rule, see registry.py."""
+    program = "import json, registry; print(json.dumps([len(registry.operators()), registry.without_rule()]))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=HERE, env={**environment(), "PYTHONPATH": str(HERE)}, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def kernels(names):
+    return [Order("kernel", name, "float64") for name in names]
 
 
 def orders(pattern=None, dtypes=None, at_most=None, seed=0):
@@ -139,7 +150,8 @@ def picked(kind, name, dtype, info, at_most, seed):
     return sorted({0} | {int(rng.expovariate(0.1)) for _ in range(at_most - 1)})
 
 
-def run(all_orders, jobs=2, progress=None):
+def run(all_orders, jobs=2, progress=None, **more):
+    """`more`: variables of the processes under koila."""
     waiting = queue.Queue()
     for order in all_orders:
         waiting.put(order)
@@ -147,7 +159,7 @@ def run(all_orders, jobs=2, progress=None):
     total = waiting.qsize()
 
     def work():
-        worker = Worker(environment())
+        worker = Worker(environment(**more))
         while True:
             try:
                 order = waiting.get_nowait()

@@ -1,12 +1,14 @@
 """What came out of the checks, by operator and by family."""
 
 import collections
+from pathlib import Path
 
 import calls
+import registry
 
 # Why rows that are independent are not split, by operator.
 REASONS = {
-    "_native_batch_norm_legit": "a kernel's own interface, which programs reach through `batch_norm`",
+    "_native_batch_norm_legit": "it may write to the running statistics that it is given: programs reach it through `batch_norm`",
     "_unsafe_masked_index": "made by the compiler's decompositions; no rule",
     "_unsafe_masked_index_put_accumulate": "made by the compiler's decompositions; no rule",
     "combinations": "how many entries come out depends on values",
@@ -17,8 +19,8 @@ REASONS = {
     "linalg.norm": "of whole matrices and vectors",
     "linalg.pinv": "a product of two matrices with the rows in one",
     "linalg.solve_triangular": "rows of the right-hand side as an operand of its own",
-    "masked_scatter": "which entry of the source goes where depends on all of the mask",
-    "native_batch_norm": "a kernel's own interface, which programs reach through `batch_norm`",
+    "masked_scatter": "the samples' mask names other numbers of entries than the source has for each row",
+    "native_batch_norm": "with the batch's statistics it runs whole: programs reach it through `batch_norm`",
     "nn.functional.bilinear": "the rows are those of the weight",
     "nn.functional.conv_transpose1d": "the rows are those of the weight",
     "nn.functional.conv_transpose2d": "the rows are those of the weight",
@@ -126,3 +128,40 @@ class Summary:
             if o.splits and o.share < 1:
                 lines.append(f"| {o.name} | {o.share:.0%} | " + (", ".join(f"`{name.removeprefix('aten::')}`" for name in o.whole if name != "?") or "its result is read") + " |")
         return "\n".join(lines) + "\n"
+
+
+REGISTRY = "## Operators with an autograd formula and no rule"
+
+
+def part_of_registry(path):
+    """What --registry has written of a page; "" where there is none."""
+    try:
+        text = Path(path).read_text()
+    except FileNotFoundError:
+        return ""
+    at = text.find(REGISTRY)
+    return "" if at < 0 else "\n" + text[at:]
+
+
+def write_registry(path, formulas, names, called, found):
+    counts = collections.Counter(f.outcome for f in found)
+    bare = lambda name: f"`{name.removeprefix('aten::')}`"
+    lines = [
+        REGISTRY, "",
+        "Of the dispatcher's own registry, by `scripts/conformance --registry` (`tests/conformance/registry.py`): operators of PyTorch's with a kernel for autograd that is a formula's, `out=` left out.", "",
+        f"- {formulas} operators; {formulas - len(names)} have a rule, by their own name or their twin's.",
+        f"- {len(called)} have none and are shown to run whole without harm, under their own name: as PyTorch's databases call them below autograd (forward, backward, and backward again), with arguments",
+        f"  split and with allocations that fail. {counts['whole'] + counts['random']} runs gave plain's numbers, {counts['refused under failure']} an out-of-memory error where an allocation failed and nothing could be split, none anything else.",
+        f"- {len(names) - len(called)} have none and cannot be called here: the table below.", "",
+        "Shown to run whole: " + ", ".join(bare(name) for name in called) + ".", "",
+        "| not called | why |", "|---|---|",
+    ]
+    why = collections.defaultdict(list)
+    for name in names:
+        if name not in called:
+            why[registry.out_of_reach(name) or "neither a rule nor a test: to be done"].append(name)
+    lines += [f"| {', '.join(bare(name) for name in why[reason])} | {reason} |" for reason in sorted(why)]
+    page = Path(path)
+    text = page.read_text()
+    at = text.find(REGISTRY)
+    page.write_text((text if at < 0 else text[:at]).rstrip() + "\n\n" + "\n".join(lines) + "\n")

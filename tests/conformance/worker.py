@@ -9,12 +9,13 @@ import torch
 
 import calls
 import check
+import registry
 
 
 def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    databases = {"operator": (calls.operators(), calls.of_operator), "module": (calls.modules(), calls.of_module)}
+    databases = {"operator": (calls.operators(), calls.of_operator), "module": (calls.modules(), calls.of_module), "kernel": (registry.sources(), registry.of_kernel)}
     answer = lambda **fields: print("@" + json.dumps(fields), flush=True)
     answer(ready=True)
     for line in sys.stdin:
@@ -27,7 +28,10 @@ def main():
                 if number < order.get("from", 0):
                     continue
                 answer(begin=call.title, number=number)
-                answer(call=call.title, sample=call.sample, variant=call.variant, verdicts=[dataclasses.asdict(v) for v in check.check(call)])
+                verdicts = check.check(call)
+                if order["kind"] == "kernel":
+                    verdicts += check.check_failures(call)
+                answer(call=call.title, sample=call.sample, variant=call.variant, verdicts=[dataclasses.asdict(v) for v in verdicts])
         except Exception as error:
             answer(failed=f"{type(error).__name__}: {error}"[:300])
         answer(done=True)

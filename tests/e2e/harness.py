@@ -67,6 +67,7 @@ def families(*modules):
     import guesses  # noqa: F401
     import handed_out  # noqa: F401
     import indexed  # noqa: F401
+    import kernels  # noqa: F401
     import models  # noqa: F401
     import opaque  # noqa: F401
     import policies  # noqa: F401
@@ -78,7 +79,7 @@ def families(*modules):
     import traps  # noqa: F401
     from task import FAMILIES
     return {name: task for name, task in FAMILIES.items()
-            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps", "guesses", "handed_out", "indexed"))}
+            if (task.__module__ in modules if modules else task.__module__ not in ("opaque", "policies", "traps", "guesses", "handed_out", "indexed", "kernels"))}
 
 
 # The modules of families that need torch and no other library.

@@ -30,6 +30,7 @@ import coupled  # noqa: F401  (each of these registers its families)
 import guesses  # noqa: F401
 import handed_out  # noqa: F401
 import indexed  # noqa: F401
+import kernels  # noqa: F401
 import models  # noqa: F401
 import opaque  # noqa: F401
 import policies  # noqa: F401

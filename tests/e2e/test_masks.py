@@ -37,6 +37,15 @@ SCRIPT = textwrap.dedent("""
         if way == "computed":  # the mask comes from the model
             chosen = h[..., 0] > 0
             return F.mse_loss(output(h[chosen]), output(h[chosen]).detach() * 0.5)
+        if way in ("placed", "placed_whole", "placed_flat"):  # what is made of images, into the text
+            text = embedding(ids)
+            if way == "placed":
+                mask = torch.arange(T).expand(B, T) % 3 == 1
+                images = encoder(text + 1)[:, :int(mask[0].sum())].reshape(-1, D)
+            else:
+                images = torch.linspace(-1, 1, int(mask.sum()) * D).view(-1, D)
+                images = images * output.weight[:1] if way == "placed_whole" else images.view(-1)
+            return F.cross_entropy(output(encoder(text.masked_scatter(mask[:, :, None].expand_as(text), images))).flatten(0, 1), ids.flatten())
         if way == "two":
             return F.cross_entropy(output(h[mask]), ids[mask]) + output(h[~mask]).square().mean()
 
@@ -53,7 +62,7 @@ SCRIPT = textwrap.dedent("""
             print(way, repr(loss.item()), *(repr(p.grad.abs().sum().item()) for p in model.parameters()))
             optimizer.step()
 """)
-WAYS = ["picked", "flattened", "mean", "selected", "computed", "two"]
+WAYS = ["picked", "flattened", "mean", "selected", "computed", "two", "placed", "placed_whole", "placed_flat"]
 
 
 def run(environment):

@@ -123,5 +123,6 @@ std::vector<Case> matrix_cases();
 std::vector<Case> layer_cases();  // convolution, pooling, normalisation, attention, embedding, recurrent, random
 std::vector<Case> loss_cases();
 std::vector<Case> indexing_cases();
+std::vector<Case> kernel_cases();  // kernels' own interfaces
 
 }  // namespace koila::cases

@@ -69,6 +69,7 @@ void by_dimension(std::vector<Case>& cases) {
     {"aten::diagonal_scatter", {shard({B, B}), replicate({B})}, kNo},
     {"aten::index_reduce", {constant(shard({B, 3})), 1, with_values({0, 2}), constant(replicate({B, 2})), "amax"}, kLocal, S(0)},
     {"aten::index_reduce", {constant(shard({B, 3})), 0, with_values({0, 2}), constant(replicate({2, 3})), "amax"}, kNo},
+    {"aten::masked_scatter", {shard({B, 3}), replicate({B, 3}, Fill::kBool), replicate({3 * B})}, kNo},  // a mask whose values are not known
     {"aten::masked_select", {shard({B, 3}), replicate({B, 3}, Fill::kBool)}, kNo},  // its value is not known here
     {"aten::take", {replicate({4}), shard({B, 2}, Fill::kIndex)}, kLocal, S(0)},
     {"aten::take", {shard({B, 2}), replicate({3}, Fill::kIndex)}, kNo},

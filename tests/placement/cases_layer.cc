@@ -218,6 +218,7 @@ void random(std::vector<Case>& cases) {
   draw("aten::native_dropout", {0.5, true});
   draw("aten::bernoulli", {}, Fill::kUnit);
   draw("aten::bernoulli.Tensor", {replicate({B, 2, 1}, Fill::kUnit)});
+  draw("aten::_standard_gamma", {}, Fill::kPositive);
   draw("aten::binomial", {constant(shard({B, 2, 3}, Fill::kUnit))}, Fill::kZeroOne);
   draw("aten::normal.Tensor_float", {1.0});
   draw("aten::normal.Tensor_Tensor", {replicate({3}, Fill::kPositive)});

@@ -88,6 +88,15 @@ void by_row(std::vector<Case>& cases) {
   for (int64_t reduction : {kNone, kMean, kSum}) {
     cases.push_back({"aten::ctc_loss.Tensor", {shard({7, B, 4}, 1), labels, lengths, with_values({2, 1, 2, 2, 1}), 0, reduction}, kLocal, reduction == kNone ? S(0) : P()});
   }
+  const std::vector<int64_t> long_enough(B, 7), of_labels = {2, 1, 2, 0, 1};
+  for (int64_t reduction : {kNone, kMean, kSum}) {
+    const Placement out = reduction == kNone ? S(0) : P();
+    cases.push_back({"aten::ctc_loss.IntList", {shard({7, B, 4}, 1), labels, long_enough, of_labels, 0, reduction}, kLocal, out});
+    cases.push_back({"aten::ctc_loss.IntList", {shard({7, B, 4}, 1), replicate({6}, Fill::kLabel), long_enough, of_labels, 0, reduction}, kLocal, out});  // one row behind the other
+  }
+  cases.push_back({"aten::ctc_loss.IntList", {shard({7, 2 * B, 4}, 1, 1, 2), replicate({2 * B, 2}, Fill::kLabel), std::vector<int64_t>(2 * B, 7), std::vector<int64_t>(2 * B, 2), 0, kNone}, kLocal, S(0, 1, 2)});
+  cases.push_back({"aten::ctc_loss.IntList", {shard({7, 2 * B, 4}, 1, 2, 1), replicate({2 * B, 2}, Fill::kLabel), std::vector<int64_t>(2 * B, 7), std::vector<int64_t>(2 * B, 2)}, kNo});
+  cases.push_back({"aten::ctc_loss.IntList", {shard({7, B, 4}, 1), replicate({7}, Fill::kLabel), long_enough, of_labels}, kNo});  // other numbers than there are targets
   cases.push_back({"aten::ctc_loss.Tensor", {shard({7, B, 4}, 1), replicate({8}, Fill::kIndex), lengths, with_values({2, 1, 2, 2, 1})}, kNo});
 }
 

@@ -10,8 +10,11 @@
 //     "Replicate", "Partial" or "Shard(dim)", as in docs/rules.md.
 //   run_whole() -> str[]
 //     Operators that ran at full batch although an argument was split, since this was asked last; 64 at most.
+//   has_rule(str name) -> bool
+//     Whether there is a rule for an operator by its name, such as "aten::add.Tensor".
 //   settle() -> ()
 //     What is deferred gets its value, and nothing is split any more.
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -21,6 +24,7 @@
 
 #include "torchglue/base/followed.h"
 #include "torchglue/oom/oom_watch.h"
+#include "torchglue/placement/rule.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
@@ -78,6 +82,12 @@ std::string placement(const at::Tensor& x) {
 
 std::vector<std::string> run_whole() { return std::exchange(session().run_whole, {}); }
 
+bool has_rule(const std::string& name) {
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema({name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  return op && find_rule(op->schema()) != nullptr;
+}
+
 void settle() {
   if (!at_work()) return;
   static const std::string name = "koila::settle";
@@ -88,12 +98,14 @@ TORCH_LIBRARY_FRAGMENT(koila, m) {
   m.def("lazy(Tensor(a) x, int dim=0, int micro_batch=0) -> Tensor(a)");
   m.def("placement(Tensor x) -> str");
   m.def("run_whole() -> str[]");
+  m.def("has_rule(str name) -> bool");
   m.def("settle() -> ()");
 }
 
 // Not for the interceptor, which would take them for operators of the step; where it is not, as everywhere.
 void implement(torch::Library& m) {
   m.impl("placement", placement);
+  m.impl("has_rule", has_rule);
   m.impl("run_whole", run_whole);
   m.impl("settle", settle);
 }

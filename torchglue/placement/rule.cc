@@ -262,6 +262,7 @@ void OpCall::clear_answer() {
   denominator_ = nullptr;
   instead_.reset();
   whole_.clear();
+  aside_.clear();
   scale_outputs_by_rows_ = false;
 }
 

@@ -113,6 +113,8 @@ class OpCall {
   bool require(ArgRef arg, const Placement& wanted);
   // The literal (element `element` of an int-list argument, or an int argument with element -1) becomes rows * factor.
   void scale_literal(int arg, int element, int64_t factor);
+  // The int-list argument has `inner` elements for each row: a micro-batch has those of its own rows.
+  void slice_literal(int arg, int64_t inner) { literals_.push_back({arg, kElementsOfRows, inner}); }
   void set_argument(int arg, c10::IValue value);  // replaces a non-tensor argument
   // The argument (a Replicate tensor, or a number) is multiplied by rows / B: how a constant is added to a Partial.
   void weight_by_rows(int arg);
@@ -129,11 +131,15 @@ class OpCall {
   void output(int i, const Placement& placement);
   // The split arguments that have to be made whole first, and are Replicate in this answer. For ask(), not for rules.
   void set_whole(std::vector<ArgRef> whole) { whole_ = std::move(whole); }
+  // Output i says nothing of rows: a number that is the same whichever rows the call has, or memory that only the call's own backward pass reads (the state of a generator that
+  // nothing was drawn from). The program gets micro-batch 0's.
+  void leave_aside(int i) { aside_.push_back(i); }
   // Takes everything back.
   void clear_answer();
 
   struct Slice { ArgRef arg; Placement placement; };
   struct Instead { std::string name, overload; std::vector<c10::IValue> more; };
+  static constexpr int kWhole = -1, kElementsOfRows = -2;  // in place of an element: see scale_literal(), slice_literal()
   struct Literal { int arg; int element; int64_t factor; };
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<Literal>& literals() const { return literals_; }
@@ -145,6 +151,7 @@ class OpCall {
   const std::optional<Instead>& instead() const { return instead_; }
   const std::vector<ArgRef>& whole() const { return whole_; }
   bool is_whole(ArgRef arg) const { return std::find(whole_.begin(), whole_.end(), arg) != whole_.end(); }
+  bool is_aside(int output) const { return std::find(aside_.begin(), aside_.end(), output) != aside_.end(); }
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
@@ -161,6 +168,7 @@ class OpCall {
   Denominator denominator_;
   std::optional<Instead> instead_;
   std::vector<ArgRef> whole_;
+  std::vector<int> aside_;
   bool scale_outputs_by_rows_ = false;
 };
 

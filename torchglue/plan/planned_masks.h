@@ -58,7 +58,7 @@ class PlannedMasks final : public OpCall::RowCounter {
 
   std::shared_ptr<const Ragged> evenly(OpCall::ArgRef ref, at::IntArrayRef sizes, int64_t dim) {
     const TapeRef* mask = find(ref);
-    if (mask == nullptr || dim >= static_cast<int64_t>(sizes.size())) return nullptr;
+    if (mask == nullptr || dim < 0 || dim >= static_cast<int64_t>(sizes.size())) return nullptr;  // -1: what it names is no dimension of the result, and only its values tell
     auto& rows = rows_[mask->value];
     if (!rows) {
       Ragged even;

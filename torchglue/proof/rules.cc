@@ -65,7 +65,7 @@ std::vector<at::Tensor> flattened(const torch::jit::Stack& results) {
   for (const c10::IValue& result : results) {
     if (result.isTensor()) {
       flat.push_back(result.toTensor());
-    } else {
+    } else if (result.isTensorList()) {
       for (const c10::IValue& element : result.toListRef()) flat.push_back(element.toTensor());
     }
   }

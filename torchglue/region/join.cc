@@ -173,6 +173,8 @@ class Region::Joining {
         const auto elements = results_[r].toListRef();
         for (size_t j = 0; j < elements.size(); ++j) list.push_back(one(elements[j].toTensor(), r, static_cast<int>(j)));
         answers.emplace_back(std::move(list));
+      } else if (call_.answer.is_aside(static_cast<int>(r))) {
+        answers.push_back(results_[r]);
       } else {
         throw RuleMismatch();
       }
@@ -196,7 +198,7 @@ class Region::Joining {
     }
     if (same != nullptr) return hand_back(result, *same);
     if (result.placement.is_replicate()) {
-      if (local.numel() != 0 || alias != nullptr) throw RuleMismatch();
+      if ((local.numel() != 0 && !call_.answer.is_aside(result.number)) || alias != nullptr) throw RuleMismatch();
       in.outputs.push_back(kNoValue);  // an output that was not asked for
       return local.detach();
     }

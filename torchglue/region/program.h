@@ -70,7 +70,7 @@ struct Argument {
   bool is_list = false;
   bool is_optional_list = false;
   bool weighted = false;            // a number, times rows / B
-  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, or -1; factor): becomes rows * factor
+  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, factor): becomes rows * factor, or as OpCall::Literal says
 };
 
 struct Instruction {

@@ -210,6 +210,8 @@ class Region : public std::enable_shared_from_this<Region> {
   }
   // A capture's memory, which was at `from`, has been moved.
   void moved(const void* from, const void* to);
+  // The same of one tensor alone, which had memory with others `before`.
+  void given_memory(const at::Tensor& tensor, const void* before);
 
   // --- proof/ ---
   // What PyTorch had computed of the value before: micro-batches are held against it.

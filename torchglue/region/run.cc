@@ -215,8 +215,12 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
         value = (value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble()) * weight;
       }
       if (!argument.literals.empty()) {
-        if (argument.literals[0].first < 0) {
+        if (argument.literals[0].first == OpCall::kWhole) {
           value = rows * argument.literals[0].second;
+        } else if (argument.literals[0].first == OpCall::kElementsOfRows) {
+          const int64_t inner = argument.literals[0].second;
+          const auto all = value.toIntVector();
+          value = c10::IValue(std::vector<int64_t>(all.begin() + frame.rows.begin * inner, all.begin() + frame.rows.end * inner));
         } else {
           std::vector<int64_t> sizes;
           for (const c10::IValue& element : value.toListRef()) sizes.push_back(element.isInt() ? element.toInt() : *element.toSymInt().maybe_as_int());
@@ -289,7 +293,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     for (const c10::IValue& result : results) {
       if (result.isTensor()) {
         store(result.toTensor());
-      } else {
+      } else if (result.isTensorList()) {  // numbers are no values of a region
         for (const c10::IValue& element : result.toListRef()) store(element.toTensor());
       }
     }
@@ -343,6 +347,8 @@ void Region::check_captures(const Schedule& plan) const {
         if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
+        // Plain PyTorch has no error there: it needs no value of it. Micro-batches run the operator again.
+        if (changed && !may_save_operands(instructions_[i].op.schema())) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
         TORCH_CHECK(!changed,
                     "one of the variables needed for gradient computation has been modified by an inplace operation: [",
                     capture.tensor.toString(), " ", capture.tensor.sizes(), "], an input of ", instructions_[i].op.schema().name(), ", is at version ",

@@ -46,6 +46,12 @@ void Region::moved(const void* from, const void* to) {
   }
 }
 
+void Region::given_memory(const at::Tensor& tensor, const void* before) {
+  for (Capture& c : captures_) {
+    if (c.tensor.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && c.data == before) c.data = memory_of(tensor);
+  }
+}
+
 // Note [Writes to captures]
 // A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/collectives.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/kept_arguments.h"
@@ -82,6 +85,26 @@ class LeftByFailure {
  private:
   std::optional<RandomState> random_;
   std::optional<SavedStatistics> statistics_;
+};
+
+// Note [Weights that are put together]
+// cuDNN wants the weights of a recurrent layer in one block of memory. flatten_parameters() makes such a block and has the weights look at it, each time that it is called: with the same values, and no
+// version counter tells. Who has read a weight before goes on reading it, as a graph does that has saved it.
+class GivenMemory {
+ public:
+  GivenMemory(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
+    if (!traits.gives_memory) return;
+    for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { before_.emplace_back(t, memory_of(t)); });
+  }
+  void tell() const {
+    for (const auto& [t, memory] : before_) {
+      session().tape.given_memory(t);
+      for (const auto& region : session().live_regions()) region->given_memory(t, memory);
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, const void*>> before_;
 };
 
 }  // namespace
@@ -177,6 +200,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (traits.random) before.random = random_state_of(arguments.values());
   if (traits.silent_effect) before.statistics.emplace(op.schema(), arguments.values());
   if (traits.writes && !traits.foreach) before.written.emplace(op, arguments.values());
+  const GivenMemory given(traits, arguments.values());
   PackOnce packs;
   std::exception_ptr ran_out;
   try {
@@ -189,7 +213,11 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     }
     ran_out = std::current_exception();
   }
-  if (ran_out) return recover(op, keys, stack, arguments, before, packs, std::move(ran_out));
+  if (ran_out) {
+    recover(op, keys, stack, arguments, before, packs, std::move(ran_out));
+    return given.tell();
+  }
+  given.tell();
   finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()), before.random);
 }
 

@@ -118,6 +118,8 @@ class Tape {
 
   // Cuts the tape if it made this tensor: a region has captured it.
   void settle(const at::Tensor& tensor);
+  // It has other memory now, with the same values in it: it is who it was.
+  void given_memory(const at::Tensor& tensor);
 
   // Drops what no live tensor descends from. Called by commit() now and then; public for the moment before a rescue.
   void collect();

@@ -232,6 +232,11 @@ void Tape::pin_storage(const c10::StorageImpl* storage) {
   }
 }
 
+void Tape::given_memory(const at::Tensor& tensor) {
+  const TapeValueId id = find(tensor.unsafeGetTensorImpl());
+  if (id != kNoTapeValue) values_[id].storage = storage_of(tensor);
+}
+
 void Tape::settle(const at::Tensor& tensor) {
   const TapeValueId id = find(tensor.unsafeGetTensorImpl());
   if (id != kNoTapeValue && !values_[id].is_capture()) cut();

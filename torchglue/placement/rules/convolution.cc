@@ -17,6 +17,8 @@ template <int N>
 Verdict batched(OpCall&);       // one tensor with N dimensions, batch first
 
 const RegisterRules kTable{
+    {"aten::_convolution", convolution},  // what torch.jit.trace writes down
+    {"aten::_convolution_mode", convolution},
     {"aten::conv1d", convolution},
     {"aten::conv2d", convolution},
     {"aten::conv3d", convolution},

@@ -19,6 +19,7 @@ Verdict pointwise_loss(OpCall&);   // a loss per entry; weights broadcast
 Verdict row_loss(OpCall&);         // a loss per row: every operand but `weight` goes along with dimension 0
 Verdict triplet_loss(OpCall&);     // a loss per vector of the last dimension
 Verdict ctc_loss(OpCall&);         // (log_probs [T, N, C], targets [N, S], lengths [N], lengths [N])
+Verdict ctc_of_lists(OpCall&);     // the same, with the lengths as lists of numbers, and targets [sum of their lengths] as well
 Verdict class_loss(OpCall&);       // cross entropy and NLL
 Verdict vector_distance(OpCall&);  // (x1, x2): over the last dimension
 Verdict similarity(OpCall&);       // (x1, x2, dim)
@@ -38,6 +39,7 @@ const RegisterRules kTable{
     {"aten::soft_margin_loss", pointwise_loss},
 
     {"aten::cosine_embedding_loss", row_loss},
+    {"aten::ctc_loss.IntList", ctc_of_lists},
     {"aten::ctc_loss.Tensor", ctc_loss},
     {"aten::multi_margin_loss", row_loss},
     {"aten::multilabel_margin_loss", row_loss},
@@ -105,6 +107,31 @@ Verdict ctc_loss(OpCall& call) {
   if (!p.is_shard() || call.tensor(0).dim() != 3 || call.tensor(1).dim() != 2) return Verdict::kNo;
   const bool along = call.require({0}, p.at(1)) && call.require({1}, p.at(0)) && call.require({2}, p.at(0)) && call.require({3}, p.at(0));
   return along ? reduced(call, p.at(0)) : Verdict::kNo;
+}
+
+// The targets of each row, one row after the other, `inner` of them for each row of the batch.
+std::shared_ptr<const Ragged> by_lengths(const std::vector<int64_t>& lengths, int64_t inner) {
+  Ragged rows;
+  int64_t first = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    if (static_cast<int64_t>(i) % inner == 0) rows.first.push_back(first);
+    first += lengths[i];
+  }
+  rows.first.push_back(first);
+  return std::make_shared<const Ragged>(std::move(rows));
+}
+
+Verdict ctc_of_lists(OpCall& call) {
+  const Placement p = call.tensor(0).placement;
+  const auto inputs = call.integers(2), targets = call.integers(3);
+  const int64_t rows = p.is_shard() ? p.extent(call.batch()) : -1;
+  if (p.dim != 1 || p.outer != 1 || p.ragged || call.tensor(0).dim() != 3 || !inputs || !targets) return Verdict::kNo;
+  if (static_cast<int64_t>(inputs->size()) != rows || static_cast<int64_t>(targets->size()) != rows) return Verdict::kNo;
+  const bool one_behind_the_other = call.tensor(1).dim() == 1;
+  if (!call.require({1}, one_behind_the_other ? Placement::shard(0, by_lengths(*targets, p.inner)) : p.at(0))) return Verdict::kNo;
+  call.slice_literal(2, p.inner);
+  call.slice_literal(3, p.inner);
+  return reduced(call, p.at(0));
 }
 
 // --- cross entropy and NLL: (self [N, C, d1, ...], target [N, d1, ...], weight [C], reduction, ignore_index, label_smoothing) ---

@@ -13,6 +13,7 @@ Verdict draw_channels(OpCall&); // a draw for every [n, c]: dropout2d
 Verdict draw_rows(OpCall&);     // draws from each row's distribution: multinomial
 
 const RegisterRules kTable{
+    {"aten::_standard_gamma", draw, kRandom},
     {"aten::alpha_dropout", draw, kRandom},
     {"aten::bernoulli", draw, kRandom},
     {"aten::bernoulli.p", noise, kRandom},
