@@ -161,16 +161,13 @@ class Region : public std::enable_shared_from_this<Region> {
   // Frees what can be made again, the graphs of earlier stages' first micro-batches, or else moves boundaries outside. False when there was nothing.
   bool make_room();
 
-  // --- backward.cc and node.cc ---
+  // --- backward.cc, node.cc and gradients.cc ---
   // Gradients of all captures that the engine asks for, by edge. `gradients`: of the node's outputs, undefined where none came.
   std::vector<at::Tensor> backward(std::vector<at::Tensor>&& gradients);
-  // --- gradients.cc ---
   // The same where the pass makes a graph of itself (create_graph=True): deferred tensors, see Note [Gradients that have a graph].
   std::vector<at::Tensor> differentiate(const std::vector<at::Tensor>& gradients);
-  // The same of a pass from outputs of the region's node to values that lie within, where the engine would not come by all of their gradients. Nothing, and nothing done, where the
-  // roots are others, or the region has ended.
+  // The same of a pass from outputs of the region's node to values that lie within. Nothing, and nothing done, where it cannot give them.
   std::optional<std::vector<at::Tensor>> differentiate_inside(const std::vector<torch::autograd::Edge>& roots, const std::vector<at::Tensor>& gradients, const std::vector<torch::autograd::Edge>& inputs);
-
   // A micro-batch's gradient of one use of a capture.
   void add_gradient(uint32_t use, Rows rows, at::Tensor&& gradient);
   // Whether a gradient of `from` flows within the region to what shares memory with `to`.

@@ -4,7 +4,6 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/flat_hash_map.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -28,6 +27,7 @@
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/graph_pass.h"
 #include "torchglue/rescue/interrupted.h"
+#include "torchglue/rescue/old_graph.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
@@ -36,7 +36,6 @@
 
 namespace koila {
 
-using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Engine;
@@ -61,32 +60,6 @@ struct Pass {
 };
 
 constexpr const char* kAccumulatesGraphs = "backward(create_graph=True) asks for parameters' gradients that have a graph, which micro-batches do not have; autograd.grad(..., create_graph=True) may.";
-
-// Which value on the tape each root of the pass is. Undefined where it is none.
-std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
-  std::vector<at::Tensor> tensors(roots.size());
-  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
-    const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || !plan.descends[v]) continue;
-    const at::Tensor t = value.lock();
-    if (!t.defined() || node_of(t) == nullptr) continue;
-    for (size_t r = 0; r < roots.size(); ++r) {
-      if (node_of(t) == roots[r].function.get() && t.output_nr() == roots[r].input_nr) tensors[r] = t;
-    }
-  }
-  return tensors;
-}
-
-// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves, and at `outside` and what that hangs on.
-void release_graph(const edge_list& roots, std::vector<Node*> outside) {
-  ska::flat_hash_set<Node*> keep;
-  walk_graph(std::move(outside), [&](Node* node) { return keep.insert(node).second; });
-  walk_graph(nodes_of(roots), [&](Node* node) {
-    if (keep.count(node) || dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
-    node->release_variables();
-    return true;
-  });
-}
 
 // How the pass can be split. Throws CannotConvert; reads only.
 Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs) {

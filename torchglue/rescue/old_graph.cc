@@ -1,0 +1,40 @@
+#include "torchglue/rescue/old_graph.h"
+
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/region/node.h"
+
+namespace koila {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+
+std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const edge_list& roots) {
+  std::vector<at::Tensor> tensors(roots.size());
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    if (value.is_capture() || !plan.descends[v]) continue;
+    const at::Tensor t = value.lock();
+    if (!t.defined() || node_of(t) == nullptr) continue;
+    for (size_t r = 0; r < roots.size(); ++r) {
+      if (node_of(t) == roots[r].function.get() && t.output_nr() == roots[r].input_nr) tensors[r] = t;
+    }
+  }
+  return tensors;
+}
+
+void release_graph(const edge_list& roots, std::vector<Node*> outside) {
+  ska::flat_hash_set<Node*> keep;
+  walk_graph(std::move(outside), [&](Node* node) { return keep.insert(node).second; });
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    if (keep.count(node) || dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
+    node->release_variables();
+    return true;
+  });
+}
+
+}  // namespace koila
