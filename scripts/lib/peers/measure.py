@@ -14,7 +14,7 @@ MOST = 16  # times the full batch: where it stops looking
 PATIENCE = 8  # seconds that two epochs of it may take
 FACTORS = (1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of the curve
 CURVE_WAYS = ("checkpointing", "by_hand", "koila01", "koila")
-ROWS = {"cnn": 256, "gpt": 64, "bert": 64, "clip": 128, "vae": 256, "resnet": 16, "transformer": 16}  # as works.py has them, which imports torch
+ROWS = {"cnn": 256, "gpt": 64, "bert": 64, "clip": 128, "vae": 256, "resnet": 64, "transformer": 16}  # as works.py has them, which imports torch
 
 
 class Measurement:

@@ -168,6 +168,6 @@ WORKS = {
 
 # The shapes that others' figures are of, at the scale of a CPU.
 CURVE = {
-    "resnet": Work("ResNet, 38 convolutions with batch norm", 16, functools.partial(cnn, depth=9, width=8), images, classification, lambda m: list(m)[:-3]),
+    "resnet": Work("ResNet, 38 convolutions with batch norm", 64, functools.partial(cnn, depth=9, width=8), images, classification, lambda m: list(m)[:-3]),
     "transformer": Work("transformer of 6 layers", 16, functools.partial(char_gpt.Gpt, 96, 64, width=64, layers=6), text, next_token, children_of("blocks")),
 }
