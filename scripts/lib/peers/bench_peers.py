@@ -12,7 +12,7 @@ import machinery
 import measure
 import tables
 from bench import LIBRARY, ROOT, machine
-from catalogue import ALONE, PACKAGES, WAYS
+from alternatives import ALONE, PACKAGES, WAYS
 
 # As published, on GPUs: name, batch or input over the largest that fits, throughput over plain's there (None: not given in these terms).
 PUBLISHED = {

@@ -9,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import catalogue
+import alternatives
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -22,11 +22,11 @@ PYTHON = CACHE / "venv" / "bin" / "python"
 def set_up():
     """Makes the virtual environment and the pager, where they are not there."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    stamp, wanted = CACHE / "venv" / "stamp", " ".join(catalogue.PACKAGES + catalogue.ALONE)
+    stamp, wanted = CACHE / "venv" / "stamp", " ".join(alternatives.PACKAGES + alternatives.ALONE)
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"setting up {CACHE / 'venv'} with pip: {wanted} (a minute)", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", CACHE / "venv"], check=True)
-        for names in (catalogue.PACKAGES, ("--no-deps", *catalogue.ALONE)):
+        for names in (alternatives.PACKAGES, ("--no-deps", *alternatives.ALONE)):
             subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *names], check=True)
         # Its modules import each other by the name that it has in its repository.
         (next((CACHE / "venv" / "lib").glob("python*")) / "site-packages" / "grad_cache").symlink_to("gradcache")
@@ -45,7 +45,7 @@ class Servers:
     def server(self, name, imports):
         key = name, imports
         if key not in self.processes:
-            settings = catalogue.ENVIRONMENTS[name]
+            settings = alternatives.ENVIRONMENTS[name]
             variables = environment(**(settings if settings is not None else {})) if name in ("plain", "pager") else environment(**{"KOILA_LOG": "error", **settings})
             variables.update(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", PYTHONDONTWRITEBYTECODE="1", KOILA_RECORD="off")
             if name == "pager":
@@ -95,18 +95,26 @@ def load(path):
         return {}
 
 
+def whole_lines(path):
+    """What the file's lines hold; the last one may have been cut off when its writer was killed."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    entries = []
+    for line in lines:
+        with contextlib.suppress(json.JSONDecodeError):
+            entries.append(json.loads(line))
+    return entries
+
+
 class Results:
     """What was measured, by its name, in a file that a later call goes on with. A file of other sources or another library is not gone on with."""
 
     def __init__(self, path, header):
         self.path, self.header, self.known = path, header, {}
-        lines = path.read_text().splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines if line.endswith("}")]
-        if entries and entries[0]["fingerprint"] == header["fingerprint"]:
+        entries = whole_lines(path)
+        if entries and entries[0].get("fingerprint") == header["fingerprint"]:
             self.header = entries[0]
             self.known = {entry["name"]: entry["result"] for entry in entries[1:]}
-        else:
-            path.write_text(json.dumps(header) + "\n")
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in (entries if self.header is not header else [header])))
 
     def get(self, name, measure):
         if name not in self.known:

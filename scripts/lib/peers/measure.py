@@ -4,8 +4,8 @@ import hashlib
 import math
 from pathlib import Path
 
-import catalogue
-from catalogue import WAYS
+import alternatives
+from alternatives import WAYS
 from figures import relative_error
 
 SHARES = (0.7, 0.5, 0.3, 0.15)
@@ -170,7 +170,7 @@ def largest_factor(trains, most=MOST, rounds=5):
 def fingerprint(library):
     """Of what results depend on: the library, the works, the ways, and how they are measured."""
     here = Path(__file__).resolve().parent
-    digest = hashlib.sha256(" ".join(catalogue.PACKAGES + catalogue.ALONE).encode())
+    digest = hashlib.sha256(" ".join(alternatives.PACKAGES + alternatives.ALONE).encode())
     for path in [library, *(here / name for name in ("works.py", "ways.py", "job.py", "figures.py", "server.py", "pager.c"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

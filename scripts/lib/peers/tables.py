@@ -2,7 +2,7 @@
 
 import statistics
 
-from catalogue import ABSENT, WAYS
+from alternatives import ABSENT, WAYS
 
 TITLES = {"cnn": "CNN with batch norm", "gpt": "GPT", "bert": "BERT, fine-tuned with transformers' Trainer", "clip": "CLIP, two towers and a contrastive loss",
           "vae": "VAE, the last batch ragged"}
