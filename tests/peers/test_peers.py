@@ -75,7 +75,7 @@ RIGHT, WRONG = {"gradient": 1e-15, "ragged": 2e-15, "statistics": None}, {"gradi
 
 
 def entry(speed, seconds, errors, **more):
-    return {"lines": 3, "shares": measure.SHARES, "speed": speed, "seconds": seconds, "plain": 0.05, "errors": errors, "largest": 16.0} | more
+    return {"lines": 3, "shares": measure.SHARES, "speed": speed, "seconds": seconds, "plain": [0.05] * 4, "errors": errors, "largest": 16.0} | more
 
 
 def test_a_row_says_what_was_measured():

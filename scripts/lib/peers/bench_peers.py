@@ -22,7 +22,7 @@ PUBLISHED = {
 CURVE_TITLES = {"resnet": "ResNet of 38 convolutions, batch norm", "transformer": "transformer of 6 layers"}
 
 
-def lines_changed(measurement_servers):
+def lines_changed():
     """way -> work -> lines, counted by the alternatives' own Python, which has torch."""
     program = "import json, sys; sys.path.insert(0, sys.argv[1]); import ways; print(json.dumps([ways.changed_lines(getattr(ways, a), getattr(ways, b)) for a, b in json.loads(sys.argv[2])]))"
     pairs = {(way, work): (chosen.function(work), WAYS["plain"].function(work)) for way, chosen in WAYS.items() for work in tables.TITLES if chosen.does(work)}
@@ -30,12 +30,16 @@ def lines_changed(measurement_servers):
     return dict(zip(pairs, json.loads(done.stdout)))
 
 
+def plain_seconds(measurement, work, block):
+    """Plain's epoch, beside what was measured with that share or factor."""
+    return tables.step_seconds([measurement.plain(work, f"{block}/{number}", which) for number in range(measurement.rounds) for which in (0, 1)])
+
+
 def entries(measurement, works, ways, lines):
     """What tables.py makes its tables of."""
-    known = measurement.results.known
     found = {}
     for work in works:
-        plain = tables.step_seconds([result for name, result in known.items() if name.startswith(f"plain/{work}/")])
+        plain = [plain_seconds(measurement, work, share) for share in measure.SHARES]
         found[work] = {}
         for way in (way for way in ways if WAYS[way].does(work)):
             rounds = [[measurement.speed(work, way, share, number) for number in range(measurement.rounds)] for share in measure.SHARES]
@@ -46,15 +50,13 @@ def entries(measurement, works, ways, lines):
 
 def curves(measurement, works):
     """work -> way -> factor -> throughput over plain's on the batch that fits."""
-    known, found = measurement.results.known, {}
+    found = {CURVE_TITLES[work]: {way: {} for way in measure.CURVE_WAYS} for work in works}
     for work in works:
-        plain = tables.step_seconds([result for name, result in known.items() if name.startswith(f"plain/{work}/")])
-        found[CURVE_TITLES[work]] = {way: {} for way in measure.CURVE_WAYS}
-        for way in measure.CURVE_WAYS:
-            for factor in measure.FACTORS:
+        for factor in measure.FACTORS:
+            plain, rows = plain_seconds(measurement, work, factor), round(measure.ROWS[work] * factor)
+            for way in measure.CURVE_WAYS:
                 results = [measurement.curve(work, way, factor, number) for number in range(measurement.rounds)]
                 seconds = tables.step_seconds([result for result in results if result["outcome"] == "ok"])
-                rows = round(measure.ROWS[work] * factor)
                 found[CURVE_TITLES[work]][way][factor] = plain / seconds * rows / measure.ROWS[work] if seconds else None
     return found
 
@@ -108,7 +110,7 @@ def main():
         print(f"{time.monotonic() - began:5.0f} s  {what}", file=sys.stderr, flush=True)
     try:
         measurement.table(works, ways, progress)
-        found = entries(measurement, works, ways, lines_changed(servers))
+        found = entries(measurement, works, ways, lines_changed())
         for work, rows in found.items():
             print("\n".join(tables.work_table(work, measure.ROWS[work], rows, measure.MOST)))
         print("\n".join([*tables.refusals(found), "", *tables.short_table(found), ""]))

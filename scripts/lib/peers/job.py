@@ -48,7 +48,7 @@ class Budget:
 
 
 class Job:
-    def __init__(self, work, rows=None, dtype="float32", exact=False, micro=None, epochs=6, seconds=4.0, batches=1):
+    def __init__(self, work, rows=None, dtype="float32", exact=False, micro=None, epochs=6, seconds=2.5, batches=1):
         """exact: the optimizer moves nothing, and gradients of `batches` steps and statistics of the first are kept; micro: rows of a micro-batch, for ways that want them
         named. Else one step, and then as many epochs as fit into `seconds`, `epochs` at most."""
         torch.set_num_threads(1)
@@ -119,8 +119,8 @@ class Job:
         return True
 
     def after_step(self, *_):
-        """Where a closure computes the gradients they are there by now, and not before the step; with a rate of zero nothing has moved."""
-        self.times.append(time.perf_counter())
+        """Times are of the processor, for others use the machine too. Where a closure computes the gradients they are there by now, and not before the step; with a rate of zero nothing has moved."""
+        self.times.append(time.process_time())
         if self.tuning:
             return
         if self.exact:
@@ -137,7 +137,7 @@ class Job:
         self.budget.limit(budget)
         torch.manual_seed(2)
         self.before = self.before[0], torch.get_rng_state().numpy().copy()
-        began = time.perf_counter()
+        began = time.process_time()
         outcome = "ok"
         try:
             way(self)
@@ -147,7 +147,7 @@ class Job:
             outcome = outcome_of(error)
             if outcome == "memory":
                 self.failed()
-        result = {"outcome": outcome, "seconds": time.perf_counter() - began, "steps": len(self.times), "failures": self.failures, "state": self.state, "batch": self.batch}
+        result = {"outcome": outcome, "seconds": time.process_time() - began, "steps": len(self.times), "failures": self.failures, "state": self.state, "batch": self.batch}
         if self.times:
             result |= {"until_first": self.times[0] - began, "epochs": epoch_seconds(self.times, self.steps_of_an_epoch)}
         return result | self.budget.facts()

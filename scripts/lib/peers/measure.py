@@ -35,9 +35,9 @@ class Measurement:
     def budget(self, work, share, dtype="float32"):
         return int(self.peak(work, dtype) * share)
 
-    def plain(self, work, round_number):
-        """Plain on enough memory, in a process without any preload."""
-        return self.results.get(f"plain/{work}/{round_number}", lambda: self.run(work, "plain", "plain"))
+    def plain(self, work, block, which):
+        """Plain on enough memory, in a process without any preload, at the beginning (0) and the end (1) of what is measured beside it."""
+        return self.results.get(f"plain/{work}/{block}/{which}", lambda: self.run(work, "plain", "plain"))
 
     def reference(self, work, dtype):
         """Gradients and statistics of the full batch, by name."""
@@ -132,10 +132,11 @@ class Measurement:
             for work in works:
                 for share in SHARES:
                     progress(f"round {round_number + 1} of {self.rounds}: {work} at {share:.0%}")
-                    self.plain(work, round_number if share == SHARES[0] else f"{round_number}-{share}")
+                    self.plain(work, f"{share}/{round_number}", 0)
                     for way in ways:
                         if WAYS[way].does(work):
                             self.speed(work, way, share, round_number)
+                    self.plain(work, f"{share}/{round_number}", 1)
         for work in works:
             for way in ways:
                 if WAYS[way].does(work):
@@ -149,9 +150,10 @@ class Measurement:
             for work in works:
                 for factor in FACTORS:
                     progress(f"curve, round {round_number + 1} of {self.rounds}: {work} x {factor}")
-                    self.plain(work, f"{round_number}-{factor}")
+                    self.plain(work, f"{factor}/{round_number}", 0)
                     for way in CURVE_WAYS:
                         self.curve(work, way, factor, round_number)
+                    self.plain(work, f"{factor}/{round_number}", 1)
 
 
 def largest_factor(trains, most=MOST, rounds=5):

@@ -75,7 +75,7 @@ def factor_cell(factor, most):
 
 
 def work_table(work, rows, entries, most):
-    """entries: way -> {"lines", "speed": [result of each budget], "seconds": [of each budget, or None], "plain": seconds, "errors": [...], "largest"}."""
+    """entries: way -> {"lines", "speed": [result of each budget], "seconds": [of each budget, or None], "plain": [seconds of each budget], "errors": [...], "largest"}."""
     shares = [f"{share:.0%}" for share in next(iter(entries.values()))["shares"]]
     head = ["alternative", "changed lines", *(f"throughput at {share}" for share in shares), "rows of a step", "error of the gradient", "of statistics", "seconds until it trains", "largest batch", "a failure leaves"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -84,7 +84,7 @@ def work_table(work, rows, entries, most):
         errors = [error for error in entry["errors"] if error and error.get("gradient") is not None]
         until = worst([result["until_first"] + result.get("lost", 0) for result in trained])
         row = [WAYS[way].title, str(entry["lines"]),
-               *(speed_cell(result, seconds, entry["plain"]) for result, seconds in zip(entry["speed"], entry["seconds"])),
+               *(speed_cell(*cell) for cell in zip(entry["speed"], entry["seconds"], entry["plain"])),
                batch_cell(entry["speed"], rows),
                shown_error(worst([max(error["gradient"], error["ragged"]) for error in errors])),
                shown_error(worst([error["statistics"] for error in errors])),
@@ -125,7 +125,7 @@ def short_table(entries_of):
         runs = sum(len(entry["speed"]) for entry in entries)
         trains = sum(result["outcome"] == "ok" for entry in entries for result in entry["speed"])
         exact = sum(result["outcome"] == "ok" for entry in entries if is_exact(entry, way) for result in entry["speed"])
-        ratios = [entry["plain"] / seconds for entry in entries for seconds in entry["seconds"] if seconds]
+        ratios = [plain / seconds for entry in entries for plain, seconds in zip(entry["plain"], entry["seconds"]) if seconds]
         speed = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else ""
         lines.append(f"| {WAYS[way].title} | {trains} of {runs} | {exact} | {speed} | {span([entry['lines'] for entry in entries])} |")
     return lines
