@@ -68,7 +68,7 @@ def header(rounds):
 def said_of_the_run(head):
     """Machine, date and versions, for the page."""
     names = ", ".join(name.replace("==", " ") for name in PACKAGES + ALONE if name.split("==")[0] not in ("numpy", "matplotlib", "scipy", "pynvml", "opt-einsum"))
-    return [f"{head['date']}, {head['machine']}; {head['rounds']} rounds. {names}.", ""]
+    return [f"{head['date']}, {head['machine']}; rounds: {head['rounds']}. {names}.", ""]
 
 
 def write_pages(found, curve, head):

@@ -25,13 +25,13 @@ def draw(data, path):
                 axis.annotate(name, (factor, 0.03), rotation=90, xytext=(2, 0), textcoords="offset points", fontsize=7, color="#777777")
             else:
                 axis.plot([factor], [throughput], "*", color="#7b3294", markersize=10)
-                axis.annotate(name, (factor, throughput), xytext=(6, 4), textcoords="offset points", fontsize=7, color="#7b3294")
+                axis.annotate(name, (factor, throughput), xytext=(6, -10), textcoords="offset points", fontsize=7, color="#7b3294")
         axis.axhline(1, color="black", linewidth=0.6)
         axis.set(title=title, xlabel="batch over the largest that fits plainly", xscale="log", ylim=(0, 1.4), xlim=(0.95, 18))
         axis.set_xticks([1, 2, 3, 4, 6, 8, 12, 16], labels=["1", "2", "3", "4", "6", "8", "12", "16"], minor=False)
         axis.minorticks_off()
-        axis.legend(loc="lower left", fontsize=7)
     axes[0].set_ylabel("throughput over plain's")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncol=len(STYLES), fontsize=8)
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
