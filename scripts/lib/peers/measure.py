@@ -170,9 +170,9 @@ def largest_factor(trains, most=MOST, rounds=5):
 
 
 def fingerprint(library):
-    """Of what results depend on: the library, the works, the ways, and how they are measured."""
+    """Of what results depend on: the two libraries, the works, the ways, and how they are measured."""
     here = Path(__file__).resolve().parent
     digest = hashlib.sha256(" ".join(alternatives.PACKAGES + alternatives.ALONE).encode())
-    for path in [library, *(here / name for name in ("works.py", "ways.py", "job.py", "figures.py", "server.py", "pager.c"))]:
+    for path in [library, library.with_name("libkoila_torch.so"), *(here / name for name in ("works.py", "ways.py", "job.py", "figures.py", "server.py", "pager.c"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
