@@ -82,13 +82,22 @@ uint32_t Region::line_to_tell_of(const c10::OperatorHandle& op) const {
   return python_line_now();
 }
 
+namespace {
+
+OpState state_of(const Region::Call& call, const OpTraits& traits) {
+  if (call.state != nullptr) return *call.state;
+  OpState state = OpState::current();
+  if (traits.attention) state.attention = kinds_of_attention();
+  return state;
+}
+
+}  // namespace
+
 Instruction Region::instruction_for(const Call& call) {
   const OpTraits& traits = op_traits(call.op);
   const auto& instead = call.answer.instead();
   const bool copies = copies_at_full_size(call.op, call.arguments);
-  Instruction in{copies ? c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "") : instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, OpState::current()};
-  if (traits.attention) in.state.attention = kinds_of_attention();
-  if (call.state != nullptr) in.state = *call.state;
+  Instruction in{copies ? c10::Dispatcher::singleton().findSchemaOrThrow("aten::clone", "") : instead ? c10::Dispatcher::singleton().findSchemaOrThrow(instead->name.c_str(), instead->overload.c_str()) : call.op, {}, {}, state_of(call, traits)};
   if (instead) in.state.excluded = in.state.excluded | c10::autocast_dispatch_keyset;  // autocast does with aten::sum what it does not do with aten::mean
   in.in_place = traits.in_place;
   in.random = call.random;

@@ -300,7 +300,7 @@ class Conversion {
       run_gradient(op.op, &stack);
     }
     for (size_t i = 0; i < op.outputs.size(); ++i) {
-      TORCH_CHECK_WITH(OutOfMemoryError, op.outputs[i] == kNoTapeValue || stack[i].toTensor().defined(), kUnderKoila, "a gradient that the program has cannot be made again.");
+      TORCH_CHECK_WITH(OutOfMemoryError, op.outputs[i] == kNoTapeValue || stack[i].toTensor().defined(), kUnderKoila, "a gradient that has a graph (create_graph=True) cannot be made again.");
     }
     take_places(op, stack);
   }
