@@ -117,3 +117,13 @@ def test_pressure_shrinks_the_micro_batch():
         assert_equal(plain(longer), result, TOLERANCE)
         failed[steps] = result.report["devices"]["cuda:0"]["failed_allocations"]
     assert failed[14] == failed[10], failed
+
+
+@pytest.mark.parametrize("family", ["hessian_vector_product", "meta_learning", "penalty_on_weight_gradient"])
+def test_gradients_of_gradients(family):
+    """The engine makes the graph of a gradient on its own thread, which counts nodes for itself."""
+    case = Case(family, "sgd", rows=96, dtype="float64", steps=3, device="cuda")
+    assert_equal(plain(case), run(case, "rescue", microbatch=5), case.tolerance)
+    for number in (7, 31, 53):
+        result = run(case, "rescue", KOILA_INJECT_OOM=f"every:{number}", KOILA_LADDER="1")
+        assert_equal(plain(case), result, case.tolerance)

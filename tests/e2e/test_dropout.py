@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 
-from harness import clean_environment, koila_environment
+from harness import HERE, clean_environment, koila_environment
 from selection import only
 
 SCRIPT = textwrap.dedent("""
@@ -91,3 +91,11 @@ DRAWS = textwrap.dedent("""
 @pytest.mark.parametrize("rows", only([7], [1, 7, 100]))
 def test_distribution(rows):
     subprocess.run([sys.executable, "-c", DRAWS], env=clean_environment(koila_environment("rescue", rows)), check=True, timeout=120)
+
+
+@pytest.mark.parametrize("limit", [{}, {"KOILA_MICROBATCH": "7"}, {"KOILA_CPU_MEMORY": "9MiB"}, {"KOILA_CPU_MEMORY": "6MiB"}, {"KOILA_CPU_MEMORY": "4MiB"}], ids=str)
+def test_a_gradient_that_is_differentiated_has_the_masks_of_the_forward_pass(limit):
+    environment = clean_environment(koila_environment("rescue", KOILA_LADDER="0,1", OMP_NUM_THREADS="1", **limit))
+    ran = subprocess.run([sys.executable, HERE / "twice_with_dropout.py"], env=environment, check=True, timeout=200, capture_output=True, text=True)
+    assert float(ran.stdout) < 1e-13
+    assert ("rescued" in ran.stderr) == ("KOILA_CPU_MEMORY" in limit), ran.stderr

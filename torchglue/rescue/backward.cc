@@ -356,6 +356,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) note_pass_within(task);
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
   if (s.converting) {  // a pass of the program's that is run again, or one that a region is made of
+    const PassOfOwner again;
     std::optional<variable_list> gradients;
     if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
     return gradients ? *std::move(gradients) : real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
@@ -370,6 +371,8 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
     if (over || std::uncaught_exceptions() > 0) end_step();
   });
   const Depth depth(s.engine_depth, pass.goes_on() ? 0 : 1);
+  std::optional<PassOfOwner> goes_on;
+  if (pass.goes_on()) goes_on.emplace();
   static const std::string name = "backward";
   return watched(name, "what ran out is outside the split part of the step.", [&] { return outermost(pass, over); });
 }

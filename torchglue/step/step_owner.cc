@@ -21,6 +21,7 @@ namespace {
 const std::thread::id kNobody;
 
 thread_local bool is_of_program = false;
+std::atomic<int> passes_of_owner{0};
 std::atomic<bool> wanted{false};  // by a thread that found the steps taken
 std::atomic<std::thread::id> made_a_thread{kNobody};  // the owner of before, while nobody has taken its steps
 std::atomic<std::thread::id> lender{kNobody};         // the owner of before, while a thread that it made has them
@@ -38,7 +39,7 @@ bool holds_a_graph(const Tape& tape) {
 // Nothing lives that another thread would have to know of.
 bool between_steps() {
   Session& s = session();
-  if (s.engine_depth > 0 || s.converting || operator_in_progress() || !s.outer_tapes.empty()) return false;
+  if (s.engine_depth > 0 || passes_of_owner.load(std::memory_order_relaxed) > 0 || s.converting || operator_in_progress() || !s.outer_tapes.empty()) return false;
   return !s.holds_region() && !holds_a_graph(s.tape);
 }
 
@@ -70,7 +71,7 @@ void join_threads_of_program() {
 
 bool works_for_owner() {
   if (is_owner()) return true;
-  return session().engine_depth > 0 && !is_of_program && c10::impl::tls_is_dispatch_key_included(kInterceptorKey);
+  return (session().engine_depth > 0 || passes_of_owner.load(std::memory_order_acquire) > 0) && !is_of_program && c10::impl::tls_is_dispatch_key_included(kInterceptorKey);
 }
 
 bool take_steps() {
@@ -98,6 +99,9 @@ bool is_followed(const c10::OperatorHandle& op, const torch::jit::Stack& stack) 
   wanted.store(true, std::memory_order_relaxed);
   return false;
 }
+
+PassOfOwner::PassOfOwner() { passes_of_owner.fetch_add(1, std::memory_order_release); }
+PassOfOwner::~PassOfOwner() { passes_of_owner.fetch_sub(1, std::memory_order_release); }
 
 PassOfAnother::PassOfAnother() : was_included_(c10::impl::tls_is_dispatch_key_included(kInterceptorKey)) {
   if (was_included_) set_included(false);

@@ -42,6 +42,15 @@ class PassOfAnother {
   bool was_included_;
 };
 
+// While this lives, the engine runs a pass of the owner's that goes on with its forward pass, and so counts in no Moment::engine_depth: the engine's threads work for the owner.
+class PassOfOwner {
+ public:
+  PassOfOwner();
+  ~PassOfOwner();
+  PassOfOwner(const PassOfOwner&) = delete;
+  PassOfOwner& operator=(const PassOfOwner&) = delete;
+};
+
 // For koila_runtime::set_threads.
 void before_thread();
 void thread_begins();

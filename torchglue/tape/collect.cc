@@ -30,6 +30,7 @@ void Tape::cut() {
   effects_under_hooks_ = false;
   capture_hangs_on_tape_ = false;
   own_nodes_.clear();
+  nodes_of_gradients_.clear();
   collect_at_ = kCollectAtLeast;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/gradient.h"
 #include "torchglue/tape/node_kind.h"
 #include "torchglue/base/tensor_memory.h"
 
@@ -146,7 +147,7 @@ void Tape::hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::sha
   for_each_tensor(results, [&](const at::Tensor& t, int, int) {
     auto* node = const_cast<torch::autograd::Node*>(node_of(t));
     // A node from before the call came with an argument that was handed back.
-    if (node != nullptr && node != last && node->sequence_nr() >= sequence_before_ && kind_of(*node) != NodeKind::kRegion) node->add_pre_hook(std::make_unique<HoldHook>(holds));
+    if (node != nullptr && node != last && (is_gradient(pending_->op) || node->sequence_nr() >= sequence_before_) && kind_of(*node) != NodeKind::kRegion) node->add_pre_hook(std::make_unique<HoldHook>(holds));
     last = node;
   });
 }

@@ -1,11 +1,13 @@
 #include "torchglue/tape/tape.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
 #include "torchglue/base/followed.h"
+#include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
@@ -65,11 +67,30 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
 // But a capture whose graph points into graphs of the tape (an opaque function's output; a buffer that a differentiable value was written
 // into) needs them as they are, so the tape is cut before it enters. Which ones do is told by autograd's sequence numbers, which
 // grow with every node that this thread makes.
+// What the engine makes on a thread of its own, as it does for a CUDA device, has the numbers of that thread.
+void Tape::note_nodes_of_gradient(at::ArrayRef<c10::IValue> results) {
+  const uint64_t here = at::RecordFunction::currentThreadId();
+  std::vector<torch::autograd::Node*> nodes;
+  for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+    if (const auto* node = node_of(t)) nodes.push_back(const_cast<torch::autograd::Node*>(node));
+  });
+  walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {
+    if (node->thread_id() == here || !is_builtin(kind_of(*node))) return false;
+    auto [range, fresh] = nodes_of_gradients_.try_emplace(node->thread_id(), node->sequence_nr(), node->sequence_nr());
+    range->second.first = std::min(range->second.first, node->sequence_nr());
+    range->second.second = std::max(range->second.second, node->sequence_nr());
+    return true;
+  });
+}
+
 bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
   return node != nullptr && differentiable_ && node->sequence_nr() >= first_node_ && kind_of(*node) != NodeKind::kRegion;
 }
 
 bool Tape::may_have_made(const torch::autograd::Node& node) const {
+  if (const auto made = nodes_of_gradients_.find(node.thread_id()); made != nodes_of_gradients_.end()) {
+    if (is_builtin(kind_of(node)) && made->second.first <= node.sequence_nr() && node.sequence_nr() <= made->second.second) return true;
+  }
   if (!hangs_on_tape(&node)) return false;
   const auto after = std::upper_bound(own_nodes_.begin(), own_nodes_.end(), node.sequence_nr(), [](uint64_t number, const auto& made) { return number < made.second; });
   return is_builtin(kind_of(node)) || (after != own_nodes_.end() && after->first <= node.sequence_nr());
@@ -282,7 +303,10 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
   if (values_.size() == first_new) return;
   if (differentiable) {
     hold_inputs(arguments, results);
-    if (is_gradient(pending_->op)) hold_behind_gradient(results);
+    if (is_gradient(pending_->op)) {
+      note_nodes_of_gradient(results);
+      hold_behind_gradient(results);
+    }
   } else {
     hold_small(arguments);
   }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -205,6 +206,7 @@ class Tape {
   uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   void hold_small(at::ArrayRef<c10::IValue> arguments);
+  void note_nodes_of_gradient(at::ArrayRef<c10::IValue> results);
   void hold_behind_gradient(at::ArrayRef<c10::IValue> results) const;
   void hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const;
   std::shared_ptr<Hold> hold(TapeValueId value);
@@ -242,6 +244,8 @@ class Tape {
   // Sequence numbers, first and behind the last, of what operators made whose nodes are not PyTorch's own: those of the program's, with a
   // gradient in Python or in a C++ Function. In order.
   std::vector<std::pair<uint64_t, uint64_t>> own_nodes_;
+  // Nodes that the engine's threads made in passes that make a graph: by thread, since each counts for itself, the first and the last sequence number.
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> nodes_of_gradients_;
 };
 
 // The node that a tensor hangs on as it stands, without bringing a view's up to date; null for leaves.
