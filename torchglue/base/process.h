@@ -52,15 +52,6 @@ inline constinit Moment* the_moment = nullptr;
 inline Process& process() { return the_process != nullptr ? *the_process : make_process(); }
 inline Moment& moment() { return the_moment != nullptr ? *the_moment : make_moment(); }
 
-// While it lives, passes of the autograd engine are koila's own.
-class OwnPass {
- public:
-  OwnPass() { ++moment().engine_depth; }
-  ~OwnPass() { --moment().engine_depth; }
-  OwnPass(const OwnPass&) = delete;
-  OwnPass& operator=(const OwnPass&) = delete;
-};
-
 // Whether this thread works for the owner's step, and may touch regions: it is the owner, or one of the engine's in the owner's backward pass.
 bool works_for_owner();
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -11,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "torchglue/base/own_pass.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"

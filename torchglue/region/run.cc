@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 
+#include "torchglue/base/own_pass.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/events.h"
