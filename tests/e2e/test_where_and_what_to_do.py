@@ -43,7 +43,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
 def train():
     loss = model(torch.randn(4096, 512)).square().mean()
-    torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    loss.backward(create_graph=True)
 train()
 """
 

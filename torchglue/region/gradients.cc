@@ -161,6 +161,9 @@ class Region::GraphPass {
     const Offload::MayFail may_fail;
     const NoInterceptGuard no_intercept;
     for (const Root& root : roots_) region_.consume(root.first);  // so that micro-batch 0 keeps it
+    for (const Operand& o : of_) {
+      if (o.kind == Operand::Kind::kValue) region_.consume(o.id);
+    }
     const torch::jit::Stack results = for_micro_batch_0(in);
     c10::List<bool> used;
     variable_list gradients;
