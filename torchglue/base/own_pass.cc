@@ -14,21 +14,18 @@ struct Python {
   int (*is_there)() = python_function<int (*)()>("Py_IsInitialized");
 };
 
-const Python& python() {
-  static const Python found;
-  return found;
-}
+const Python python;  // found while the adapter is loaded: a forked child would wait for who was looking
 
 }  // namespace
 
 OwnPass::OwnPass() {
   ++moment().engine_depth;
-  const Python& p = python();
+  const Python& p = python;
   if (p.has_lock != nullptr && p.leave != nullptr && p.come_back != nullptr && p.is_there != nullptr && p.is_there() != 0 && p.has_lock() != 0) python_thread_ = p.leave();
 }
 
 OwnPass::~OwnPass() {
-  if (python_thread_ != nullptr) python().come_back(python_thread_);
+  if (python_thread_ != nullptr) python.come_back(python_thread_);
   --moment().engine_depth;
 }
 

@@ -10,6 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/fork_lock.h"
+
 namespace koila {
 
 namespace {
@@ -66,10 +68,10 @@ void run_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 c10::OperatorHandle gradient_operator(size_t results) {
-  static auto* mutex = new std::mutex;
+  static ForkLock mutex;
   static auto* library = new torch::Library(torch::Library::FRAGMENT, "koila", std::nullopt, __FILE__, __LINE__);  // never destroyed: operators are called while the process ends
   static auto* known = new std::unordered_map<size_t, c10::OperatorHandle>;
-  const std::lock_guard lock(*mutex);
+  const std::lock_guard lock(mutex);
   if (const auto found = known->find(results); found != known->end()) return found->second;
   const std::string overload = "of_" + std::to_string(results);
   std::string returns;
