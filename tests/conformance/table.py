@@ -134,7 +134,7 @@ REGISTRY = "## Operators with an autograd formula and no rule"
 
 
 def part_of_registry(path):
-    """What --registry has written of a page; "" where there is none."""
+    """The part of a page that --registry has written; "" where the page has no such part."""
     try:
         text = Path(path).read_text()
     except FileNotFoundError:

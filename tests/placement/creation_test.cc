@@ -4,10 +4,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
+#include "tests/placement/specs.h"
+
 namespace koila {
 namespace {
-
-constexpr int64_t kBatch = 6;
 
 OpCall call_of(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments) {
   OpCall call(op.schema(), kBatch);

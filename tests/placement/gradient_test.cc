@@ -7,21 +7,10 @@
 
 #include <vector>
 
-#include "torchglue/op_traits.h"
-#include "torchglue/placement/rule.h"
+#include "tests/placement/specs.h"
 
 namespace koila {
 namespace {
-
-constexpr int64_t kBatch = 6;
-
-TensorSpec spec(const Placement& placement, std::initializer_list<int64_t> sizes) {
-  TensorSpec t;
-  t.defined = true;
-  t.placement = placement;
-  t.sizes = sizes;
-  return t;
-}
 
 OpCall::Arg list(std::vector<TensorSpec> tensors) {
   OpCall::Arg arg;

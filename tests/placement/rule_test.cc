@@ -3,18 +3,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 
+#include "tests/placement/specs.h"
+
 namespace koila {
 namespace {
-
-constexpr int64_t kBatch = 6;
-
-TensorSpec spec(const Placement& placement, std::initializer_list<int64_t> sizes) {
-  TensorSpec t;
-  t.defined = true;
-  t.placement = placement;
-  t.sizes = sizes;
-  return t;
-}
 
 OpCall::Arg tensor(const Placement& placement, std::initializer_list<int64_t> sizes) {
   OpCall::Arg arg;

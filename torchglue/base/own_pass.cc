@@ -14,7 +14,8 @@ struct Python {
   int (*is_there)() = python_function<int (*)()>("Py_IsInitialized");
 };
 
-const Python python;  // found while the adapter is loaded: a forked child would wait for who was looking
+// Looked up while the adapter is loaded. A look-up on first use would hold a guard, and a child that is forked at that moment would wait for it for ever.
+const Python python;
 
 }  // namespace
 

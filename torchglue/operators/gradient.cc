@@ -7,6 +7,7 @@
 
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -20,7 +21,7 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
-constexpr const char* kName = "koila::gradient";
+constexpr std::string_view kName = "koila::gradient";
 
 // What the engine is asked: gradients of those outputs that have a graph.
 struct Pass {
@@ -79,7 +80,7 @@ c10::OperatorHandle gradient_operator(size_t results) {
   const std::string name = std::string("gradient.") + overload;
   library->def((name + "(Tensor[] outputs, Tensor?[] gradients, Tensor[] inputs, bool[] used) -> (" + returns + ")").c_str());
   library->impl(name.c_str(), torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, torch::CppFunction::makeFromBoxedFunction<&run_gradient>()));
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(kName, overload.c_str());
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(kName.data(), overload.c_str());
   known->emplace(results, op);
   return op;
 }

@@ -153,7 +153,7 @@ bool is_traced() {
   return TorchDispatchModeTLS::stack_len() > 0 && (TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::FAKE) || TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY));
 }
 
-// How deep in passes this thread is. One that makes a graph of itself goes on with the forward pass, and is none.
+// Counts the passes that this thread is within. A pass that makes a graph continues the forward pass, and is not counted.
 class Depth {
  public:
   Depth(int& depth, int by) : depth_(depth), by_(by) { depth_ += by_; }

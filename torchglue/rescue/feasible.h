@@ -24,8 +24,8 @@ void check_hooks(const Tape& tape, const TapeOp& op);
 // Throws CannotConvert when the program has written to memory of the step unseen: what the tape has seen, or a region that it may go on from.
 void check_raw_memory();
 
-// The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert when not. Throws the reason why
-// the best of all would not do when there is none. Reads only. `serves`, `usual_batch`, `asked_for`: see Wanted.
+// The best plan that the tape can be converted by and that passes `check`, which throws CannotConvert for those that do not. Where no plan passes, throws the reason that stood
+// against the best one. Reads only. `serves`, `usual_batch`, `asked_for`: see Wanted.
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs = Graphs::kWhole, ska::flat_hash_set<const c10::TensorImpl*> asked_for = {});
 

@@ -84,7 +84,7 @@ class Servers:
 
 
 def load(path):
-    """A file of arrays in NumPy's format; {}: there is none."""
+    """The arrays of a file in NumPy's format; {} where the file does not exist or cannot be read."""
     import numpy as np
     if not os.path.exists(path):
         return {}

@@ -1,5 +1,6 @@
 """What is measured of each alternative under each budget."""
 
+import contextlib
 import hashlib
 import math
 from pathlib import Path
@@ -127,16 +128,22 @@ class Measurement:
 
     # -- all of it -------------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def between_plain_runs(self, work, block):
+        """What is run in it is held against a plain run before, and one after."""
+        self.plain(work, block, 0)
+        yield
+        self.plain(work, block, 1)
+
     def table(self, works, ways, progress):
         for round_number in range(self.rounds):
             for work in works:
                 for share in SHARES:
                     progress(f"round {round_number + 1} of {self.rounds}: {work} at {share:.0%}")
-                    self.plain(work, f"{share}/{round_number}", 0)
-                    for way in ways:
-                        if WAYS[way].does(work):
-                            self.speed(work, way, share, round_number)
-                    self.plain(work, f"{share}/{round_number}", 1)
+                    with self.between_plain_runs(work, f"{share}/{round_number}"):
+                        for way in ways:
+                            if WAYS[way].does(work):
+                                self.speed(work, way, share, round_number)
         for work in works:
             for way in ways:
                 if WAYS[way].does(work):
@@ -150,10 +157,9 @@ class Measurement:
             for work in works:
                 for factor in FACTORS:
                     progress(f"curve, round {round_number + 1} of {self.rounds}: {work} x {factor}")
-                    self.plain(work, f"{factor}/{round_number}", 0)
-                    for way in CURVE_WAYS:
-                        self.curve(work, way, factor, round_number)
-                    self.plain(work, f"{factor}/{round_number}", 1)
+                    with self.between_plain_runs(work, f"{factor}/{round_number}"):
+                        for way in CURVE_WAYS:
+                            self.curve(work, way, factor, round_number)
 
 
 def largest_factor(trains, most=MOST, rounds=5):

@@ -28,7 +28,7 @@ def shown_error(error):
 
 
 def speed_cell(result, seconds, plain_seconds):
-    """Throughput over plain's, or why there is none."""
+    """Throughput over plain's, or the reason why nothing was measured."""
     if result["outcome"] == "memory":
         return "out of memory"
     if result["outcome"] != "ok":

@@ -3,6 +3,7 @@
 
 #include "torchglue/placement/contraction.h"
 #include "torchglue/placement/operands.h"
+#include "torchglue/placement/rearranged.h"
 
 namespace koila {
 namespace {
@@ -55,19 +56,13 @@ Verdict scaled_grouped(OpCall& call) {
   return local(call, *placement);
 }
 
-int64_t entries(const TensorSpec& t) {
-  int64_t n = 1;
-  for (int64_t size : t.sizes) n *= size;
-  return n;
-}
-
 // Rows of self [M, K], each with a scale of its own [M, 1], or one scale for all.
 bool rows_with_scales(OpCall& call, ArgRef scale_a, ArgRef scale_b, std::initializer_list<int> split) {
   const TensorSpec &self = call.tensor(0), &a = spec(call, scale_a), &b = spec(call, scale_b);
   if (self.dim() != 2 || !self.placement.is_shard() || self.placement.dim != 0 || !others_replicate(call, split)) return false;
   if (a.dtype != c10::ScalarType::Float || b.dtype != c10::ScalarType::Float || !b.placement.is_replicate()) return false;
   const int64_t columns = call.tensor(1).sizes[1];
-  if (entries(a) == 1 && a.placement.is_replicate() && entries(b) == 1) return true;
+  if (numel(a) == 1 && a.placement.is_replicate() && numel(b) == 1) return true;
   const bool by_row = a.dim() == 2 && a.sizes[0] == self.sizes[0] && a.sizes[1] == 1 && b.dim() == 2 && b.sizes[0] == 1 && b.sizes[1] == columns;
   return by_row && call.require(scale_a, self.placement);
 }
