@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 11 };
+enum { KOILA_ABI_VERSION = 12 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
@@ -220,7 +220,8 @@ enum koila_redirected {
   KOILA_DATA_ACCESS_ERROR = 7,     // c10::StorageImpl::throw_data_ptr_access_error() const
   KOILA_QUEUE_CALLBACK = 8,        // torch::autograd::Engine::queue_callback(std::function<void()>)
   KOILA_REDUCER_PREPARE = 9,       // c10d::Reducer::prepare_for_backward(std::vector<at::Tensor> const&)
-  KOILA_REDIRECTED_COUNT = 10,
+  KOILA_LAUNCH = 10,               // at::launch(std::function<void()>)
+  KOILA_REDIRECTED_COUNT = 11,
 };
 
 // Exported by libkoila_torch.so as `koila_glue_attach`, called once, on the thread that loads torch, after torch's libraries are

@@ -15,6 +15,7 @@
 #include "torchglue/region/reducer.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/rescue/engine_callbacks.h"
+#include "torchglue/region/launched.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
 #include "torchglue/updates/late_updates.h"
@@ -152,7 +153,11 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   ExecuteFn real_execute = nullptr;
   redirect(redirects[KOILA_ENGINE_EXECUTE], real_execute, &execute);
   if (real_execute != nullptr) set_real_execute(real_execute);
-  if (mode == KOILA_MODE_TRACK) return 0;
+  if (mode == KOILA_MODE_TRACK) {
+    static constexpr koila_threads kWatched = {[] {}, &watch_optimizers, [] {}};
+    runtime->set_threads(&kWatched);
+    return 0;
+  }
   if (real_execute == nullptr) {
     runtime->log(KOILA_LOG_WARN, "this torch has no torch::autograd::Engine::execute; koila stays out.");
     return 1;
@@ -163,6 +168,9 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   PrepareForBackwardFn real_prepare = nullptr;
   redirect(redirects[KOILA_REDUCER_PREPARE], real_prepare, &prepare_for_backward);
   if (real_prepare != nullptr) set_real_prepare_for_backward(real_prepare);
+  LaunchFn real_launch = nullptr;
+  redirect(redirects[KOILA_LAUNCH], real_launch, &launch);
+  if (real_launch != nullptr) set_real_launch(real_launch);
   redirect(redirects[KOILA_TENSOR_TO_NUMPY], real.to_numpy, &to_numpy);
   redirect(redirects[KOILA_STORAGE_WRAP], real.wrap_storage, &wrap_storage);
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);

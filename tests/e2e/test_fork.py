@@ -32,6 +32,7 @@ PROGRAM = textwrap.dedent("""
 
     def fork_all_the_time():
         global forks, hung
+        torch.ones(10)  # PyTorch takes a lock for a thread's first operator, and the other thread may hold that at the fork
         while not over.is_set():
             child = os.fork()
             if child == 0:

@@ -52,3 +52,49 @@ def test_no_part_of_a_gradient_is_lost(tmp_path, number):
     done = subprocess.run([sys.executable, program, str(number), ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
                           capture_output=True, text=True, timeout=120)
     assert done.stdout == "[22.0, 22.0, 22.0]\n" and "rescued" in done.stderr, done.stdout + done.stderr[-2000:]
+
+
+FORKED = textwrap.dedent("""
+    import sys
+    sys.path.append(sys.argv[1])
+    import torch
+    import torch.nn as nn
+    from koila_abi import Koila
+
+    koila = Koila()
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            h = torch.tanh(self.a(x))
+            other = torch.jit.fork(self.b, h * 2)
+            return torch.tanh(self.b(h)) + torch.jit.wait(other)
+
+    torch.manual_seed(0)
+    net = torch.jit.script(Net().double())
+
+    def step(failure):
+        koila.limit(0, failure)
+        net.zero_grad()
+        net(x).square().mean().backward()
+        koila.limit(0, None)
+        return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+    for number in range(1, 40):
+        x = torch.randn(128, 16).double()
+        expected, actual = step(None), step(f"nth:{number}")
+        assert torch.allclose(expected, actual, rtol=1e-12, atol=1e-14), number
+    print("exact")
+""")
+
+
+def test_a_forked_part_is_of_the_step(tmp_path):
+    """On whichever thread PyTorch would have run it: its operators are rescued like the others, wherever memory runs out."""
+    program = tmp_path / "program.py"
+    program.write_text(FORKED)
+    done = subprocess.run([sys.executable, program, ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
+                          capture_output=True, text=True, timeout=120)
+    assert done.stdout == "exact\n" and done.stderr.count("rescued") > 10 and "refused" not in done.stderr, done.stdout + done.stderr[-2000:]

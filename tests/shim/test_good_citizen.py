@@ -56,6 +56,7 @@ def test_exports_the_hooks_and_the_c_abi_only() -> None:
         "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",
         "_ZN5torch8autograd6Engine14queue_callbackESt8functionIFvvEE",
         "_ZN4c10d7Reducer20prepare_for_backwardERKSt6vectorIN2at6TensorESaIS3_EE",
+        "_ZN2at6launchESt8functionIFvvEE",
         "_ZN5torch5utils15tensor_to_numpyERKN2at6TensorEb",
         "_Z15THPStorage_WrapN3c107StorageE",
         "_ZN2at8toDLPackERKNS_6TensorE",

@@ -10,12 +10,10 @@
 
 #include <atomic>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <typeinfo>
 #include <utility>
 
-#include "runtime/fork_lock.h"
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
@@ -80,36 +78,33 @@ void scope_ends(const at::RecordFunction& function, at::ObserverContext*) {
   if (--this_thread.optimizers == 0) ++this_thread.optimized;
 }
 
-// PyTorch's list of observers is the process's.
+// PyTorch's engine sets a thread's observers anew twice for each node, so there is none in a backward pass. This thread's list of them is changed, never the process's: each
+// change of that has every thread fetch it again, under a lock of PyTorch's that a fork may find taken.
 class Watch {
  public:
   void begin() {
-    const std::lock_guard lock(mutex_);
-    on_ = true;
-    add();
+    if (std::exchange(on_, true)) return;
+    if (passes_ == 0) add();
   }
   void pass_begins() {
-    const std::lock_guard lock(mutex_);
     if (passes_++ == 0 && on_) at::removeCallback(handle_);
   }
   void pass_ends() {
-    const std::lock_guard lock(mutex_);
     if (--passes_ == 0 && on_) add();
   }
 
  private:
   void add() {
     // Of its own scope only: operators go on to find no observer.
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends).scopes({at::RecordScope::USER_SCOPE}));
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&scope_begins, &scope_ends).scopes({at::RecordScope::USER_SCOPE}));
   }
 
-  ForkLock mutex_;
   at::CallbackHandle handle_ = 0;
-  int passes_ = 0;  // under way, on whichever threads
+  int passes_ = 0;  // under way on this thread
   bool on_ = false;
 };
 
-Watch watch;
+thread_local Watch watch;
 
 }  // namespace
 

@@ -62,11 +62,11 @@ bool optimizer_at_work();
 // How many such steps this thread has come to the end of.
 uint64_t optimizer_steps_over();
 
-// Has optimizers that say so (PyTorch's, in Python) noticed while they work. Call once.
+// Has optimizers that say so (PyTorch's, in Python) noticed while they work on this thread.
 void watch_optimizers();
 
-// While it lives a backward pass is under way, in which optimizers are not watched: whatever runs in it is backward's. PyTorch's engine goes over all that
-// watches twice for each node, which would be a hundredth of a small step.
+// While it lives a backward pass of this thread is under way, in which optimizers are not watched: whatever runs in it is backward's. PyTorch's engine goes over
+// all that watches twice for each node, which would be a fiftieth of a small step.
 class NoWatchInBackward {
  public:
   NoWatchInBackward();

@@ -115,7 +115,10 @@ void before_thread() {
   if (session().rescue && is_owner() && between_steps()) give_away(std::this_thread::get_id());
 }
 
-void thread_begins() { join_threads_of_program(); }
+void thread_begins() {
+  watch_optimizers();
+  join_threads_of_program();
+}
 
 // What the program still holds of the last step has its value before another thread reads it.
 void thread_ends() {
