@@ -336,11 +336,13 @@ class Conversion {
     region_->catch_up();
     converting_.before.compare(tape_, region_.get());
     region_->check_sound();
+    Session& s = session();
+    const auto& regions = s.live_regions();  // an operator that ran again may have begun several
     tape_.keep_apart(plan_.descends, [&](const at::Tensor& t) {
-      return real_.hangs_on(t) || std::any_of(region_->captures().begin(), region_->captures().end(), [&](const Capture& c) { return c.is_of(t); });
+      const auto captures = [&](const auto& region) { return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.is_of(t); }); };
+      return real_.hangs_on(t) || std::any_of(regions.begin(), regions.end(), captures);
     });
     converting_.done = true;
-    Session& s = session();
     if (!s.current) return micro_batch_;
     for (const LearnedSeed& seed : seeds_) {
       s.current->begin_with(seed.key, seed.times);
