@@ -46,6 +46,8 @@ def configurations(choices):
             environment["KOILA_POLICY"] = choices.choice(("pow2", "fastest"))
         elif way == 3:
             environment = {"KOILA_FUZZ_FREE": "1"}
+        elif way == 4:
+            environment["KOILA_FUZZ_FRESH"] = "1"
         yield {name: value for name, value in environment.items() if value}
 
 

@@ -13,6 +13,7 @@ import gc
 import os
 import pickle
 import random
+import signal
 import struct
 import sys
 import traceback
@@ -68,6 +69,7 @@ class Runner:
         self.where = "" if device == CPU else f"cuda:{device}:"  # allocations there fail
         self.always_splits = bool(os.environ.get("KOILA_MICROBATCH")) or os.environ.get("KOILA_MODE") == "lazy"
         self.free = bool(os.environ.get("KOILA_FUZZ_FREE"))  # no limits in this process, and so not a bit may differ
+        self.fresh = bool(os.environ.get("KOILA_FUZZ_FRESH"))  # each setting in a child: what one has taught koila may keep the next one from what the first step goes through
 
     def run(self, case, setting):
         koila = self.koila
@@ -113,6 +115,8 @@ class Runner:
         live = self.koila.live()
         run = self.run(case, setting)
         verdict = self._verdict(case, setting, run)
+        if self.fresh:
+            return verdict  # the ledger of a child counts what it frees of its parent's in another way
         if not verdict.bad and run.over > 0:
             verdict = Verdict(setting, "over", f"by {run.over} of {setting.bytes} bytes")
         del run
@@ -123,6 +127,9 @@ class Runner:
         if not verdict.bad and self.koila.live() > live:
             verdict = Verdict(setting, "leak", f"{self.koila.live() - live} bytes")
         return verdict
+
+    def judged(self, case, setting):
+        return in_child(lambda: self._judged_twice(case, setting), setting) if self.fresh else self._judged_twice(case, setting)
 
     def _judged_twice(self, case, setting):
         """What is made once and kept, such as a cache, is no leak."""
@@ -169,7 +176,7 @@ class Runner:
             return verdicts
         for setting in self.settings(case.program, peak, allocations, choices):
             setting.bytes = int(setting.budget * peak)
-            verdicts.append(self._judged_twice(case, setting))
+            verdicts.append(self.judged(case, setting))
         return verdicts
 
     def probe(self, blob, settings, first):
@@ -178,10 +185,32 @@ class Runner:
         verdicts = []
         for setting in settings:
             setting.bytes = int(setting.budget * peak)
-            verdicts.append(self._judged_twice(case, setting))
+            verdicts.append(self.judged(case, setting))
             if first and verdicts[-1].bad:
                 break
         return verdicts
+
+
+def in_child(judged, setting):
+    """The verdict of a forked process, which ends with it."""
+    answer, given = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            with os.fdopen(given, "wb") as out:
+                pickle.dump(judged(), out)
+        except BaseException:  # noqa: BLE001
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    os.close(given)
+    with os.fdopen(answer, "rb") as read_from:
+        data = read_from.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == -signal.SIGALRM:
+        return Verdict(setting, "hang")
+    return pickle.loads(data) if status == 0 else Verdict(setting, "crash", f"signal {-status}" if status < 0 else f"exit status {status}")
 
 
 def small_step():

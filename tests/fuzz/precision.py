@@ -23,7 +23,7 @@ class Precision:
     most_rows: int = 24
 
 
-FLOAT64 = Precision("float64", "float64", 1e-13, 1e-8, 3e-8, 1e-7, 1e-3)
+FLOAT64 = Precision("float64", "float64", 1e-13, 1e-8, 3e-8, 1e-5, 1e-3)
 FLOAT32 = Precision("float32", "float32", 3e-7, 2e-4, 1e-3, 1e-2, 1e-2, draws=2)
 AUTOCAST = Precision("autocast", "float32", 2e-3, 3e-2, 6e-2, 3e-2, 2e-1, draws=3, most_rows=8)
 PRECISIONS = {precision.name: precision for precision in (FLOAT64, FLOAT32, AUTOCAST)}

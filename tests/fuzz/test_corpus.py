@@ -45,6 +45,12 @@ def test_corpus(blobs, environment):
     assert not bad_in(blobs, environment)
 
 
+def test_corpus_in_fresh_processes(blobs):
+    """A step that has run out once begins in micro-batches ever after, so that what follows its first conversion is met by the first setting alone."""
+    tried = [Setting(budget=i / 10) for i in range(3, 10)] + [Setting(inject=f"nth:{i}") for i in range(1, 60, 4)]
+    assert not bad_in(blobs, {"KOILA_LADDER": "1", "KOILA_FUZZ_FRESH": "1"}, settings=tried)
+
+
 @pytest.mark.skipif(not SIMULATED.exists(), reason="no CUDA build of torch to take the allocator from")
 def test_corpus_on_cuda(monkeypatch):
     """On the simulated device, whose autocast and random numbers are others."""
@@ -54,12 +60,12 @@ def test_corpus_on_cuda(monkeypatch):
     assert not bad_in(made, {}, [Setting(budget=0.483)])  # at which norm_made_again_without_end hung
 
 
-def bad_in(blobs, environment, more=()):
+def bad_in(blobs, environment, more=(), settings=settings()):
     under_koila = Worker(environment)
     bad = []
     for name, blob in blobs.items():
         assert isinstance(blob, tuple), f"{name}: {blob}"
-        tried = [*settings(), *more] if "KOILA_FUZZ_FREE" not in environment else [Setting()]
+        tried = [*settings, *more] if "KOILA_FUZZ_FREE" not in environment else [Setting()]
         bad += [f"{name}, {verdict.setting}: {verdict.kind} {verdict.detail}" for verdict in under_koila.ask("probe", blob, tried, False) if verdict.bad]
     under_koila.end()
     return "\n".join(bad)

@@ -12,12 +12,19 @@ namespace koila {
 
 namespace {
 
+// The region may end with the session's hold on it.
+void leave_current() {
+  Session& s = session();
+  if (s.current) s.current->materialise_for_aliases();
+  s.current.reset();
+}
+
 // Makes the region of a learned seed the current one. The same call again, for another batch: a new step has begun, whether or not there
 // was a backward pass between. False when the step is to run whole.
 bool begin_with(const LearnedSeed& seed, at::Device device) {
   Session& s = session();
   // What an evaluation has left behind, all of it read, is no part of this step.
-  if (s.current && s.current->holds_first_frame() && !s.current->differentiable() && !s.current->has_deferred()) s.current.reset();
+  if (s.current && s.current->holds_first_frame() && !s.current->differentiable() && !s.current->has_deferred()) leave_current();
   const bool joins = s.current && s.current->open() && s.current->batch() == seed.batch() && s.current->begin_with(seed.key, seed.times);
   const bool goes_on = s.sizes.goes_on(*seed.policy, seed.key, seed.times, c10::AutogradState::get_tls_state().get_grad_mode());
   if (joins) return true;
@@ -26,7 +33,7 @@ bool begin_with(const LearnedSeed& seed, at::Device device) {
     s.sizes.goes_on(*seed.policy, seed.key, seed.times, /*with_gradients=*/false);
   }
   if (s.sizes.runs_whole(*seed.policy)) return false;
-  s.current.reset();
+  leave_current();
   s.region_for(seed.batch(), seed.policy->rows(), device)->begin_with(seed.key, seed.times);
   return true;
 }

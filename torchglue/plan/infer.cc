@@ -3,7 +3,6 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -321,37 +320,5 @@ class Inference {
 }  // namespace
 
 Plan infer_placements(const Tape& tape, int64_t batch, std::vector<Seed> seeds, Graphs graphs) { return Inference(tape, batch, std::move(seeds), graphs).infer(); }
-
-std::vector<char> needed_ops(const Tape& tape, const Plan& plan) {
-  const auto& ops = tape.ops();
-  const auto& values = tape.values();
-  std::vector<char> needed(ops.size(), 0);
-  std::vector<char> value(values.size(), 0);
-  std::map<uint32_t, bool> group;
-  const auto need = [&](TapeValueId v) {
-    value[v] = 1;
-    group[values[v].group] = true;
-  };
-  for (TapeValueId v = 0; v < values.size(); ++v) {
-    // What descends from split values without being split has its value already; only its graph must be made anew.
-    const bool concerned = !plan.placements[v].is_replicate() || (plan.descends[v] && values[v].differentiable());
-    if (!values[v].is_capture() && !is_seed(plan, v) && concerned && tape.is_current(v) && values[v].held_elsewhere()) need(v);
-  }
-  if (tape.pending() != nullptr) {
-    for (const TapeRef& ref : tape.pending()->refs) {
-      if (!plan.placements[ref.value].is_replicate()) need(ref.value);
-    }
-  }
-  for (size_t i = ops.size(); i-- > 0;) {
-    for (TapeValueId out : ops[i].outputs) {
-      if (out != kNoTapeValue && is_seed(plan, out)) group.erase(values[out].group);  // it is as it is, whatever was written to it before
-      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out)) continue;
-      if (value[out] || (ops[i].in_place && group.count(values[out].group))) needed[i] = 1;
-    }
-    if (!needed[i]) continue;
-    for (const TapeRef& ref : ops[i].refs) need(ref.value);
-  }
-  return needed;
-}
 
 }  // namespace koila

@@ -233,4 +233,14 @@ std::vector<ValueId> Region::held_deferred() const {
 
 void Region::materialise_held() { materialise(held_deferred()); }
 
+void Region::materialise_for_aliases() {
+  std::vector<size_t> known(groups_.size(), 1);  // the group's own handle
+  for (const Value& value : values_) known[value.group] += value.impl != nullptr ? 1 : 0;
+  std::vector<ValueId> seen;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (!groups_[g].materialised && groups_[g].storage && groups_[g].storage.use_count() > known[g]) seen.push_back(groups_[g].base);
+  }
+  materialise(seen);
+}
+
 }  // namespace koila

@@ -138,6 +138,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
   void materialise(const std::vector<ValueId>& values);
   void materialise_held();
+  void materialise_for_aliases();  // what is looked at by tensors that the region does not know (h.data)
   // Shows the value's rows to `observer`, each once, and gives it and what the program holds their full value on the way.
   void observe(ValueId value, RowObserver& observer);
   // The same of a real tensor.

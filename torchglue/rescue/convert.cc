@@ -89,7 +89,7 @@ class Conversion {
     OpCall answer;
     bool joins = false;
     bool view_of_capture = false;  // its results look at something real: a seed, or what stays
-    bool same_storage = true;      // and the program's own results do, still
+    bool as_they_are = true;       // and the program's own results do, still, and hang on the graph that there is now
   };
 
   // A value that a later operator ends a stage for is put together if anybody holds it. What only the conversion would hold is let go of with its last reader, as a
@@ -161,7 +161,7 @@ class Conversion {
     if (call.joins && !call.view_of_capture) {
       const OpState& state = tape_.state(op.state);
       auto tensors = region_->add_known({op.op, call.answer, call.stack, draws(call.traits.rule, call.answer), &state}, std::move(outputs));
-      for (size_t o = 0; o < op.outputs.size(); ++o) handles_[op.outputs[o]] = tensors[o];
+      for (size_t o = 0; o < op.outputs.size(); ++o) put_anew(op.outputs[o], tensors[o]);
     } else if (!call.view_of_capture || !take_views_as_they_are(call)) {
       run_again(call);
     }
@@ -244,8 +244,8 @@ class Conversion {
         k.alias_of = entry.value;
       } else {
         call.view_of_capture = true;
-        // The program's own view will do, unless what it is a view of has been made anew.
-        call.same_storage &= alive.defined() && storage_of(alive) == storage_of(tensor_of(ref));
+        // The program's own view will do, unless what it is a view of has been made anew: with other memory, or in a region that has ended, whose graph is another one.
+        call.as_they_are &= alive.defined() && storage_of(alive) == storage_of(tensor_of(ref)) && anew_.count(ref.value) == 0;
       }
     }
     const size_t number = number_of_result(op, o);
@@ -268,7 +268,7 @@ class Conversion {
   // A view of a seed is real; the program's own when it is alive. False: it is not.
   bool take_views_as_they_are(const Call& call) {
     const TapeOp& op = call.op;
-    bool all_alive = call.same_storage;
+    bool all_alive = call.as_they_are;
     for (TapeValueId out : op.outputs) all_alive &= out != kNoTapeValue && alive_as(tape_.values()[out]).defined();
     if (!all_alive) return false;
     for (size_t o = 0; o < op.outputs.size(); ++o) {
@@ -313,8 +313,13 @@ class Conversion {
       if (out == kNoTapeValue || !t.defined()) return;
       if (tape_.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
       const at::Tensor alive = alive_as(tape_.values()[out]);
-      handles_[out] = alive.defined() ? take_place(t, alive) : t;
+      put_anew(out, alive.defined() ? take_place(t, alive) : t);
     });
+  }
+
+  void put_anew(TapeValueId v, const at::Tensor& t) {
+    handles_[v] = t;
+    anew_.insert(v);
   }
 
   // An operator that ran whole has written to a value of a region that has its memory. The region would make again what it was before: who reads it runs whole as well.
@@ -331,11 +336,13 @@ class Conversion {
     region_->catch_up();
     converting_.before.compare(tape_, region_.get());
     region_->check_sound();
+    Session& s = session();
+    const auto& regions = s.live_regions();  // an operator that ran again may have begun several
     tape_.keep_apart(plan_.descends, [&](const at::Tensor& t) {
-      return real_.hangs_on(t) || std::any_of(region_->captures().begin(), region_->captures().end(), [&](const Capture& c) { return c.is_of(t); });
+      const auto captures = [&](const auto& region) { return std::any_of(region->captures().begin(), region->captures().end(), [&](const Capture& c) { return c.is_of(t); }); };
+      return real_.hangs_on(t) || std::any_of(regions.begin(), regions.end(), captures);
     });
     converting_.done = true;
-    Session& s = session();
     if (!s.current) return micro_batch_;
     for (const LearnedSeed& seed : seeds_) {
       s.current->begin_with(seed.key, seed.times);
@@ -358,6 +365,7 @@ class Conversion {
   const c10::DispatchKeySet keys_;
   MadeAgain real_;
   ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values, while operators are still to read them
+  ska::flat_hash_set<TapeValueId> anew_;                 // values that hang on a graph of the conversion's own, or of a region
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
   std::set<std::pair<const Region*, uint32_t>> written_;  // groups, see note_written()

@@ -15,7 +15,7 @@ Staying::Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
   }
   for (const auto& region : session().live_regions()) {
     for (const Capture& capture : region->captures()) {
-      if (tape.find(capture.of._unsafe_get_target()) == kNoTapeValue) storages.insert(storage_of(capture.tensor));
+      if (capture.tensor.defined()) storages.insert(storage_of(capture.tensor));
     }
   }
   storages.erase(nullptr);

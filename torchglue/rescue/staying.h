@@ -10,8 +10,8 @@
 
 namespace koila {
 
-// The groups whose memory the conversion leaves as it is: what seeds and values that are taken as they are look at, and their views; what NumPy may look at; and what a
-// tensor looks at that the tape knows apart from it (`h.data`), or a region alone, and reads as it is.
+// The groups whose memory the conversion leaves as it is: what seeds and values that are taken as they are look at, and their views; what NumPy may look at; what a
+// tensor looks at that the tape knows apart from it (`h.data`); and what a region has captured (a mask, say), and reads as it is.
 class Staying {
  public:
   Staying(const Tape& tape, const Plan& plan);

@@ -76,7 +76,8 @@ Verdict pointwise_loss(OpCall& call) {
   // Broadcast, some of these losses divide their gradient by the wrong number of entries. The functions of torch.nn.functional expand first.
   if (call.tensor(0).sizes != call.tensor(1).sizes) return Verdict::kNo;
   auto out = align(call, defined_operands(call));
-  if (!out) return Verdict::kNo;
+  // Of one entry in all, rows have one or none: what has one place for it goes along, and is not what each row reads.
+  if (!out || !call.require({0}, *out) || !call.require({1}, *out)) return Verdict::kNo;
   const int reduction = call.find("reduction");
   if (!out->ragged || call.integer(reduction, at::Reduction::Mean) != at::Reduction::Mean) return reduced(call, *out);
   call.set_argument(reduction, static_cast<int64_t>(at::Reduction::Sum));
