@@ -64,24 +64,40 @@ std::optional<std::int64_t> SizePolicy::need(std::int64_t rows) const {
   return line(needs_, rows, standing_) + line(excess_, rows, 0);
 }
 
+std::optional<std::int64_t> SizePolicy::need_of_pass(std::int64_t rows) const {
+  if (needs_.empty()) return std::nullopt;
+  return line(needs_, rows, standing_);
+}
+
 bool SizePolicy::has_failed(std::int64_t rows, std::int64_t available) const {
   return std::any_of(failures_.begin(), failures_.end(), [&](const Failure& f) {
     return rows >= f.rows && step_ < f.until && static_cast<double>(available) <= static_cast<double>(f.available) * (1 + kNear);
   });
 }
 
-bool SizePolicy::fits(std::int64_t rows, std::int64_t available, double margin) const {
-  return static_cast<double>(*need(rows)) <= static_cast<double>(available) * (1 - margin) && !has_failed(rows, available);
+bool SizePolicy::fits(std::int64_t rows, std::int64_t available, double margin, std::int64_t beside) const {
+  return static_cast<double>(*need(rows) + beside) <= static_cast<double>(available) * (1 - margin) && !has_failed(rows, available);
 }
 
 // 0: none.
-std::int64_t SizePolicy::largest(std::int64_t available, double margin) const {
+std::int64_t SizePolicy::largest(std::int64_t available, double margin, std::int64_t beside) const {
   std::int64_t low = 0, high = batch_ + 1;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (fits(middle, available, margin) ? low : high) = middle;
+    (fits(middle, available, margin, beside) ? low : high) = middle;
   }
   return low;
+}
+
+// See Note [Rows or boundaries].
+std::int64_t SizePolicy::chosen(std::int64_t available, double margin) const {
+  const std::int64_t most = largest(available, margin);
+  return boundaries_ == 0 ? most : std::max(largest(available, margin, boundaries_), std::min(most, enough_));
+}
+
+void SizePolicy::stages(std::int64_t bytes, std::int64_t enough) {
+  boundaries_ = bytes;
+  if (enough > 0) enough_ = std::min(enough, batch_);
 }
 
 std::int64_t SizePolicy::by_memory(std::int64_t available) {
@@ -89,10 +105,10 @@ std::int64_t SizePolicy::by_memory(std::int64_t available) {
     while (rows_ > 1 && has_failed(rows_, available)) rows_ /= 2;
     return rows_;
   }
-  std::int64_t rows = evened(std::max<std::int64_t>(1, largest(available, options_.margin)));
+  std::int64_t rows = evened(std::max<std::int64_t>(1, chosen(available, options_.margin)));
   if (unsure_ && rows > rows_) return rows_;
   // By so little it may be the margin alone.
-  if (rows < most_ && fits(most_, available, 0)) return most_;
+  if (rows < most_ && chosen(available, 0) >= most_) return most_;
   // Fewer passes, or it is not worth a change.
   if (rows > most_ && rows < batch_ && passes(rows) == passes(most_) && fits(most_, available, options_.margin)) return most_;
   // The model says that not even one row fits, and errs more likely than not.

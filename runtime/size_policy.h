@@ -30,6 +30,11 @@ namespace koila {
 // steps, and taken when it is faster by more than a twentieth; once for each size that memory allows. That makes the sizes, and with them the rounding, depend on the
 // clock, so it is done only where it is asked for. Without it no figure in seconds has a say in any size: those that a cache brings are only handed on.
 
+// Note [Rows or boundaries]
+// What the stages of a step leave to one another counts into no need: it can lie elsewhere, or be made again, at a price. So the rows of a micro-batch come first, as far as more of them
+// make a difference: enough() of them are taken where they fit at all, and boundaries get what these leave. More rows than that are taken where all boundaries fit beside them. Both bounds
+// grow with what is available, and so does the size.
+
 class SizePolicy {
  public:
   enum class Way : std::uint8_t {
@@ -84,6 +89,11 @@ class SizePolicy {
   // A pass over `rows` rows ran out of memory. Rows at a time from here on: fewer, but 1.
   std::int64_t failed(std::int64_t rows);
 
+  // The step that is about to end had boundaries of so many bytes at most; below so many rows at a time it is slow for the sake of its calls. 0 bytes: it has no stages.
+  void stages(std::int64_t bytes, std::int64_t enough);
+  // 0: not known.
+  std::int64_t enough() const { return enough_; }
+
   // The step is over. It had its peak at `bytes` beyond what was there when it began, or since a pass failed last. `in_parts`: it ran in several
   // parts with other things between; if passes failed, its peak may have been before, and is not known before the next step.
   void end(std::int64_t bytes, double seconds, bool in_parts = false);
@@ -95,6 +105,8 @@ class SizePolicy {
 
   // need(m), if it is known.
   std::optional<std::int64_t> need(std::int64_t rows) const;
+  // The same without what a step needs outside of its passes.
+  std::optional<std::int64_t> need_of_pass(std::int64_t rows) const;
 
   // For a cache.
   std::vector<Observation> observations() const;
@@ -118,8 +130,9 @@ class SizePolicy {
   std::int64_t evened(std::int64_t rows) const;
   std::int64_t passes(std::int64_t rows) const { return (batch_ + rows - 1) / rows; }
   bool has_failed(std::int64_t rows, std::int64_t available) const;
-  bool fits(std::int64_t rows, std::int64_t available, double margin) const;
-  std::int64_t largest(std::int64_t available, double margin) const;
+  bool fits(std::int64_t rows, std::int64_t available, double margin, std::int64_t beside = 0) const;
+  std::int64_t largest(std::int64_t available, double margin, std::int64_t beside = 0) const;
+  std::int64_t chosen(std::int64_t available, double margin) const;
   std::int64_t by_memory(std::int64_t available);
   std::int64_t by_time(std::int64_t most);
   void settle();
@@ -134,6 +147,8 @@ class SizePolicy {
   bool failed_ = false;   // in this step
   bool unsure_ = false;   // how much the last step needed
   std::int64_t standing_ = 0;
+  std::int64_t boundaries_ = 0;  // bytes
+  std::int64_t enough_ = 0;      // rows
   ByRows needs_;   // bytes of a pass, with what stands
   ByRows excess_;  // bytes of a step that are more
   std::map<std::int64_t, Times> times_;  // by rows

@@ -52,6 +52,28 @@ TEST(SizePolicy, TakesTheLargestThatFitsAfterOneStep) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(machine.step(policy, 50'000).rows, 52);
 }
 
+TEST(SizePolicy, RowsComeBeforeBoundariesUpToAnEnough) {
+  // 20000 bytes of boundaries in all; 10 rows are enough.
+  const Machine machine{[](std::int64_t m) { return 1'000 + 500 * m; }, 500};
+  const auto rows_at = [&](std::int64_t available) {
+    SizePolicy policy = model(64, 32);
+    for (int i = 0; i < 3; ++i) {
+      policy.stages(20'000, 10);
+      machine.step(policy, available);
+    }
+    return policy.rows();
+  };
+  EXPECT_EQ(rows_at(10'000), 10);  // 17 would fit, with no room for boundaries
+  EXPECT_EQ(rows_at(20'000), 10);
+  EXPECT_EQ(rows_at(30'000), 16);  // beside all boundaries
+  EXPECT_LT(rows_at(5'000), 10);
+  std::int64_t before = 0;
+  for (std::int64_t available = 3'000; available < 30'000; available += 500) {
+    EXPECT_GE(rows_at(available), before) << available;
+    before = rows_at(available);
+  }
+}
+
 TEST(SizePolicy, WithOneSizeKnownItErrsOnTheSafeSide) {
   SizePolicy policy = model(1000, 10);
   policy.begin(100'000);

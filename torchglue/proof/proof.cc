@@ -22,7 +22,7 @@ RowRange range(Rows rows) { return {rows.begin, rows.end}; }
 
 }  // namespace
 
-Proof::Proof(Region& region, const Region::Schedule& plan, const std::vector<ValueId>& keep) : region_(region), plan_(plan), keep_(keep) {
+Proof::Proof(Region& region, const Schedule& plan, const std::vector<ValueId>& keep) : region_(region), plan_(plan), keep_(keep) {
   const Session& s = session();
   if (!s.verifies() || region_.batch_ < 2 || region_.no_room_for_proof_) return;
   bool random = false;

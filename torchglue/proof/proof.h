@@ -32,7 +32,7 @@ namespace koila {
 class Proof {
  public:
   // `keep`: the values that the pass is for.
-  Proof(Region& region, const Region::Schedule& plan, const std::vector<ValueId>& keep);
+  Proof(Region& region, const Schedule& plan, const std::vector<ValueId>& keep);
 
   // A micro-batch has run; and its part of a value that the program holds has been put into its place.
   void add(const Frame& frame);
@@ -97,7 +97,7 @@ class Proof {
   double tolerated() const;
 
   Region& region_;
-  const Region::Schedule& plan_;
+  const Schedule& plan_;
   std::vector<ValueId> keep_;
   Tallies held_;                                  // by keep_: all rows, as they have been stored
   Stretch first_, before_last_, last_, whole_;    // whole_: where all is made once more

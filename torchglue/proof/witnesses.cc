@@ -33,7 +33,7 @@ void Proof::hold_against_witnesses() {
 // The value's rows once more, as they are and shaken.
 bool Proof::is_real(const Doubt& doubt) {
   if (region_.values_[doubt.value].random) return false;
-  const Region::Schedule plan = region_.schedule({doubt.value});
+  const Schedule plan = region_.schedule({doubt.value});
   const Placement& placement = region_.values_[doubt.value].placement;
   const auto run = [&](FrameWatch* watch) {
     Tally tally;

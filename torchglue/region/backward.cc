@@ -247,7 +247,12 @@ void Region::leave_room_for(const std::vector<at::Tensor>& gradients) {
   }
   constexpr int64_t kWorthAsking = 1 << 20;  // a CUDA device is asked for what it has free
   if (largest < kWorthAsking && !device_.is_cpu()) return;
-  if (const auto available = available_bytes(device_); available && *available < 3 * largest) make_room();
+  const auto is_short = [&] {
+    const auto available = available_bytes(device_);
+    return available && *available < 3 * largest;
+  };
+  while (is_short() && (make_room() || boundaries().evict(device_))) {
+  }
 }
 
 // The last pass of a step is made two, three quarters and the rest: the memory model wants passes of two sizes.

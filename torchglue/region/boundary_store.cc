@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/compat/holders.h"
 #include "torchglue/memory/outside.h"
 #include "torchglue/memory/spill.h"
 #include "torchglue/oom/oom.h"
@@ -28,18 +29,45 @@ BoundaryStore& boundaries() {
   return *store;
 }
 
-// Whether micro-batches would miss it: they need about as much again as the step did at most so far.
-bool BoundaryStore::scarce(size_t bytes, at::Device device) const {
-  const Session& s = session();
+BoundaryBytes boundary_bytes(int device) { return boundaries().bytes(device); }
+
+bool BoundaryStore::in_memory(const c10::StorageImpl& storage) { return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get() != nullptr && !is_outside(storage); }
+
+BoundaryBytes BoundaryStore::bytes(int device) {
+  BoundaryBytes found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, kept] : known_) {
+    const auto storage = kept.storage.lock();
+    if (!storage || device_number(storage->device()) != device) continue;
+    found.all += static_cast<int64_t>(storage->nbytes());
+    if (in_memory(*storage)) found.in_memory += static_cast<int64_t>(storage->nbytes());
+  }
+  return found;
+}
+
+// By how much there is too little room for it beside micro-batches. As long as nothing is known of these they need about as much again as the step did at most so far.
+int64_t BoundaryStore::lacking(size_t bytes, at::Device device) {
+  Session& s = session();
   const int number = device_number(device);
   const int64_t budget = s.runtime->budget_bytes(number);
-  if (bytes <= kSmall) return false;
-  return pressed_ > 0 || (budget > 0 && static_cast<int64_t>(bytes) * 4 > budget - std::max(s.runtime->live_bytes(number), s.runtime->peak_bytes(number) / 2));
+  const auto wanted = static_cast<int64_t>(bytes);
+  if (bytes <= kSmall) return 0;
+  if (may(KOILA_RUNG_OFFLOAD) && pressed_ > 0) return wanted;
+  if (const auto room = s.sizes.room_for_boundaries(number)) return std::max<int64_t>(0, boundary_bytes(number).in_memory + wanted - *room);
+  return budget > 0 ? std::max<int64_t>(0, 4 * wanted - (budget - std::max(s.runtime->live_bytes(number), s.runtime->peak_bytes(number) / 2))) : 0;
 }
 
 at::DataPtr BoundaryStore::allocate(size_t bytes, at::Device device) {
-  if (!may(KOILA_RUNG_OFFLOAD)) return c10::GetAllocator(device.type())->allocate(bytes);
-  if (!scarce(bytes, device)) {
+  const int64_t lacks = lacking(bytes, device);
+  if (!may(KOILA_RUNG_OFFLOAD)) {
+    if (lacks > 0 && session().sizes.room_for_boundaries(device_number(device))) {
+      session().sizes.mark(device_number(device));
+      let_go_of_some(device, static_cast<size_t>(lacks));
+      session().sizes.mark(device_number(device));
+    }
+    return c10::GetAllocator(device.type())->allocate(bytes);
+  }
+  if (lacks == 0) {
     try {
       return c10::GetAllocator(device.type())->allocate(bytes);
     } catch (const std::exception& error) {
@@ -54,6 +82,8 @@ at::Tensor BoundaryStore::empty(size_t bytes, at::IntArrayRef sizes, at::IntArra
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)), c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  add(storage_of(tensor), {}, kNoValue);
+  session().sizes.mark(device_number(device));
   return tensor;
 }
 
@@ -62,17 +92,28 @@ at::Tensor BoundaryStore::zeros_like(const at::Tensor& full, at::ScalarType dtyp
   return empty(shape.storage().nbytes(), shape.sizes(), shape.strides(), 0, dtype, full.device()).zero_();
 }
 
-void BoundaryStore::add(const c10::StorageImpl* storage) {
-  if (storage == nullptr || storage->nbytes() <= kSmall || is_outside(*storage)) return;
+void BoundaryStore::add(const c10::StorageImpl* storage, std::weak_ptr<Region> maker, ValueId value) {
+  if (storage == nullptr || storage->nbytes() <= kSmall) return;
   const std::lock_guard lock(mutex_);
-  for (auto it = inside_.begin(); it != inside_.end();) it = it->second.expired() ? inside_.erase(it) : std::next(it);
+  for (auto it = known_.begin(); it != known_.end();) it = it->second.storage.expired() ? known_.erase(it) : std::next(it);
   auto* object = const_cast<c10::StorageImpl*>(storage);
-  inside_.insert_or_assign(storage, c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(object)));
+  known_.insert_or_assign(storage, Kept{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(object)), std::move(maker), value});
+}
+
+void BoundaryStore::keep_bits(const c10::StorageImpl* storage) {
+  const std::lock_guard lock(mutex_);
+  if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.bits = true;
 }
 
 void BoundaryStore::keep_in_place(const c10::StorageImpl* storage) {
   const std::lock_guard lock(mutex_);
-  inside_.erase(storage);
+  if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.in_place = true;
+}
+
+// The mutex is held.
+bool BoundaryStore::may_go(const c10::StorageImpl* storage) const {
+  const auto kept = storage == nullptr ? known_.end() : known_.find(storage);
+  return kept != known_.end() && !kept->second.in_place && in_memory(*storage);
 }
 
 void BoundaryStore::step() {
@@ -98,26 +139,32 @@ bool BoundaryStore::move_outside(c10::StorageImpl& storage, at::Device device) {
     seen_as_bytes(memory.get()).copy_(seen_as_bytes(const_cast<void*>(before)));
   }
   storage.set_data_ptr_noswap(std::move(memory));
-  inside_.erase(&storage);
-  for (const auto& region : session().live_regions()) region->moved(before, storage.data());
+  for (const auto& region : session().live_regions()) region->moved(&storage);
   return true;
 }
 
 bool BoundaryStore::evict(at::Device device) {
+  session().sizes.mark(device_number(device));
+  const bool evicted = (may(KOILA_RUNG_OFFLOAD) && move_all_outside(device)) || let_go_of_some(device, 0);
+  session().sizes.mark(device_number(device));
+  return evicted;
+}
+
+bool BoundaryStore::move_all_outside(at::Device device) {
   pressed_ = kPressedFor;
   const std::lock_guard lock(mutex_);
-  if (inside_.empty()) return false;
+  if (known_.empty()) return false;
   // Captures by tensor, to see what nobody else holds.
   ska::flat_hash_map<c10::TensorImpl*, size_t> captures;
   for (const auto& region : session().live_regions()) {
     for (const Capture& c : region->captures()) {
-      if (c.tensor.defined() && c.tensor.device() == device && inside_.count(storage_of(c.tensor)) > 0) ++captures[c.tensor.unsafeGetTensorImpl()];
+      if (c.tensor.defined() && c.tensor.device() == device && may_go(storage_of(c.tensor))) ++captures[c.tensor.unsafeGetTensorImpl()];
     }
   }
   bool moved = false;
   for (const auto& [impl, count] : captures) {
     c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    if (c10::raw::intrusive_ptr::use_count(impl) != count || inside_.count(storage) == 0) continue;
+    if (holders_of(impl) != count || !may_go(storage)) continue;
     if (!move_outside(*storage, device)) return moved;
     moved = true;
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
@@ -69,10 +70,13 @@ void Region::fill(const Held& held) {
   deferred_registry().remove_storage(&storage);
   storage.set_data_ptr_noswap(held.full.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));
   allow_raw_access(storage);
-  boundaries().add(&storage);
+  boundaries().add(&storage, weak_from_this(), held.base);
   group.storage = {};
   group.filled = &storage;
   group.materialised = true;
+  if (std::exchange(group.let_go, false)) {
+    for (const auto& region : session().live_regions()) region->moved(&storage);
+  }
   observed_random_ |= values_[held.base].random;
 }
 
@@ -173,7 +177,7 @@ class Region::Materialisation final : public MicroBatchLoop::Passes {
 };
 
 // Those of the values whose storage has no value yet, each storage once.
-std::vector<Region::Held> Region::to_be_held(const std::vector<ValueId>& values) const {
+std::vector<Held> Region::to_be_held(const std::vector<ValueId>& values) const {
   std::vector<Held> held;
   for (ValueId id : values) {
     const Group& group = groups_[values_[id].group];
@@ -219,7 +223,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   for (const Held& held : wanted) proof.check_value(held.base, held.full);
   proof.finish();
   for (const Held& held : wanted) fill(held);
-  if (over_ && !has_deferred()) release();
+  if (over_ && !has_deferred() && !is_read_by_rows()) release();
 }
 
 std::vector<ValueId> Region::held_deferred() const {

@@ -146,7 +146,7 @@ void Region::backward_done() {
     }
   }
   if (more) return let_go_of_used_up(used_up);
-  if (has_deferred()) {
+  if (has_deferred() || is_read_by_rows()) {
     over_ = true;
     close();
     drop_first_frame();
@@ -191,6 +191,7 @@ void Region::let_go_of_graphs() {
 
 void Region::release() {
   if (released_) return;
+  session().sizes.mark(device_number(device_));  // boundaries may go
   released_ = true;
   open_ = false;
   if (!instructions_.empty()) {
@@ -207,6 +208,9 @@ void Region::release() {
     event.operators = static_cast<int64_t>(instructions_.size());
     event.seconds = statistics.seconds;
     session().runtime->on_region(&event);
+    int64_t bytes = 0;
+    for (const Value& v : values_) bytes += c10::multiply_integers(v.sizes) * static_cast<int64_t>(c10::elementSize(v.dtype));
+    session().sizes.add_work(batch_, event.operators, bytes);
   }
   if (has_deferred()) {  // it should not come to this
     report_refusal(describe_out_of_memory("backward"), std::string("a check found it wrong (") + invariant::kHandedOutIsReal + "). Please report this as a bug of koila.", batch_);
@@ -218,7 +222,9 @@ void Region::release() {
   }
   for (Group& group : groups_) {
     if (group.storage) deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+    if (group.let_go && group.storage.use_count() > 1) deferred_registry().lose(group.storage);
     group.storage = {};
+    group.let_go = false;
   }
   first_ = Frame{};
   totals_.clear();

@@ -1,6 +1,7 @@
 // What the session asks of its regions. Here, since the session itself lies below them: see docs/architecture.md, "What may call what".
 #include <algorithm>
 
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/region.h"
 #include "torchglue/step/session.h"
@@ -22,6 +23,7 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
 
 void Session::before_write(const c10::StorageImpl* storage) {
   if (storage == nullptr) return;
+  if (boundaries().let_go(storage)) materialise_storage(storage);
   for (const auto& region : live_regions()) {
     if (region->captures_storage(storage)) region->before_write(storage);
     region->give_up(storage);

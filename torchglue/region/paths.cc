@@ -9,12 +9,12 @@ namespace koila {
 std::vector<ValueId> Region::in_use() const {
   std::vector<ValueId> ids;
   for (ValueId id = 0; id < values_.size(); ++id) {
-    if (values_[id].impl != nullptr || values_[id].consumed) ids.push_back(id);
+    if (values_[id].impl != nullptr || values_[id].consumed || groups_[values_[id].group].let_go) ids.push_back(id);
   }
   return ids;
 }
 
-Region::Schedule Region::schedule(const std::vector<ValueId>& keep) const {
+Schedule Region::schedule(const std::vector<ValueId>& keep) const {
   Schedule s;
   s.needed.assign(instructions_.size(), 0);
   s.last_value.assign(values_.size(), 0);

@@ -116,6 +116,7 @@ struct Group {
   ValueId base = kNoValue;  // the value whose operator made the storage
   at::Storage storage;      // of the deferred tensors; kept only while it is empty
   bool materialised = false;
+  bool let_go = false;      // it was, and nobody but regions reads it: they have its rows made again, see Note [Boundaries that are let go]
   const c10::StorageImpl* filled = nullptr;  // what its value was put into
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place
 };
@@ -129,6 +130,20 @@ class FrameWatch {
   virtual ~FrameWatch() = default;
   virtual void after(size_t instruction, Frame& frame) = 0;
   virtual at::Tensor read(uint32_t /*use*/, const at::Tensor& local) { return local; }
+};
+
+// A value being put together from its rows.
+struct Held {
+  ValueId base;
+  at::Tensor full;
+  at::Tensor sum;     // of a half-precision Partial, in float32
+  int64_t until = 0;  // rows stored so far
+};
+
+// Which operators a pass has to run, and until when it keeps what they give.
+struct Schedule {
+  std::vector<char> needed;        // by instruction
+  std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
 };
 
 // One pass over the operators for some rows.

@@ -32,10 +32,16 @@ bool Recovery::make_room() { return (first_frame_ == FirstFrame::kStandsBy && re
 
 bool Recovery::shrink(int64_t rows) { return region_.shrink(rows); }
 
-bool Recovery::serve() { return session().offload.begin_in_rows(device_number(region_.device())); }
+bool Recovery::serve() { return boundaries().evict(region_.device()) || session().offload.begin_in_rows(device_number(region_.device())); }
 
 void Recovery::clean_up() {
   if (first_frame_ == FirstFrame::kFails) region_.drop_first_frame();
+}
+
+// As long as nothing better is known, passes are eight.
+int64_t Region::enough_rows() const {
+  const int64_t known = session().sizes.enough_rows(batch_);
+  return known > 0 ? known : std::max<int64_t>(1, batch_ / 8);
 }
 
 // Before a micro-batch shrinks: what can be had otherwise. Graphs of earlier stages' first micro-batches, which can be made again, and then
@@ -44,7 +50,7 @@ bool Region::make_room() {
   ahead_.clear();
   bool dropped = false;
   for (const auto& region : session().live_regions()) dropped |= region.get() != this && !region->open() && region->drop_first_frame();
-  return dropped || (may(KOILA_RUNG_OFFLOAD) && boundaries().evict(device_));
+  return dropped || ((may(KOILA_RUNG_OFFLOAD) || micro_batch_ <= enough_rows()) && boundaries().evict(device_));
 }
 
 bool Region::drop_first_frame() {

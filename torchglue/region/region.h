@@ -149,6 +149,16 @@ class Region : public std::enable_shared_from_this<Region> {
   // Refuses when the program hung a hook on a tensor whose full gradient the region never has. Before the engine runs any hook.
   void check_hooks();
 
+  // --- rows_again.cc ---
+  // Frees the memory of a value that regions alone read, all of whose readers are given rows from here on. False when it cannot be made again by the row.
+  bool let_go(ValueId value, const at::Storage& storage);
+  // Whether anybody still reads such a value.
+  bool is_read_by_rows() const;
+  // Rows of such a value.
+  at::Tensor rows_again(ValueId value, Rows rows);
+  // The memory of what it reads in that storage is another now.
+  void moved(const c10::StorageImpl* storage);
+
   // --- recovery.cc ---
   // Halves the micro-batch, after a pass over `failed` rows where these were fewer, and forgets micro-batch 0. False when it is one row already, or the
   // program has seen random draws of micro-batches of this size.
@@ -206,8 +216,6 @@ class Region : public std::enable_shared_from_this<Region> {
     const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled;
     return home == nullptr || home == storage;
   }
-  // A capture's memory, which was at `from`, has been moved.
-  void moved(const void* from, const void* to);
   // The same of one tensor alone, which had memory with others `before`.
   void given_memory(const at::Tensor& tensor, const void* before);
 
@@ -251,22 +259,11 @@ class Region : public std::enable_shared_from_this<Region> {
   void prune();
 
   // run.cc
-  // A value being put together from its rows.
-  struct Held {
-    ValueId base;
-    at::Tensor full;
-    at::Tensor sum;     // of a half-precision Partial, in float32
-    int64_t until = 0;  // rows stored so far
-  };
   // Somebody who looks on.
   struct Watch {
     ValueId value = kNoValue;
     RowObserver* observer = nullptr;
     int64_t until = 0;
-  };
-  struct Schedule {
-    std::vector<char> needed;        // by instruction
-    std::vector<size_t> last_value;  // by value: last instruction that reads it; SIZE_MAX: keep
   };
   Schedule schedule(const std::vector<ValueId>& keep) const;
   std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through, the last first
@@ -338,6 +335,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void leave_room_for(const std::vector<at::Tensor>& gradients);
   int64_t with_another_size(int64_t begin, int64_t end) const;
   void halve(int64_t failed);  // rows that did not fit
+  int64_t enough_rows() const;  // fewer make a step slow
   bool first_frame_needs(ValueId id) const noexcept;
   void bury(ValueId id, const c10::TensorImpl* impl) noexcept;
   void bury_dead();

@@ -114,6 +114,10 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   const NoInferenceMode no_inference;
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
+  if (at::Tensor again = boundaries().rows(capture.as_read(), use.placement, batch_, rows); again.defined()) {
+    if (!again.is_inference()) again.unsafeGetTensorImpl()->set_version_counter(capture.as_read().unsafeGetTensorImpl()->version_counter());
+    return again;
+  }
   at::Tensor local = capture.as_read();
   if (capture.requires_grad || local.requires_grad()) local = handle_of(local);  // or was frozen when it joined
   if (use.placement.is_shard()) {

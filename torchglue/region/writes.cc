@@ -40,12 +40,6 @@ bool Region::is_behind(const at::Tensor& tensor) const {
   return shares;
 }
 
-void Region::moved(const void* from, const void* to) {
-  for (Capture& c : captures_) {
-    if (c.data == from && from != nullptr) c.data = to;
-  }
-}
-
 void Region::given_memory(const at::Tensor& tensor, const void* before) {
   for (Capture& c : captures_) {
     if (c.tensor.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && c.data == before) c.data = memory_of(tensor);

@@ -28,7 +28,7 @@ namespace koila {
 bool shrink_regions() {
   bool shrunk = false;
   for (const auto& region : session().live_regions()) {
-    shrunk |= may(KOILA_RUNG_OFFLOAD) && boundaries().evict(region->device());
+    if (boundaries().evict(region->device())) return true;
     shrunk |= region->holds_first_frame() && region->shrink();
   }
   return shrunk;

@@ -7,6 +7,7 @@
 
 #include "torchglue/base/process.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/sizing/boundary_bytes.h"
 #include "torchglue/sizing/pressure.h"
 
 namespace koila {
@@ -63,8 +64,14 @@ StepSizes::UnderWay* StepSizes::find(int64_t batch) {
 void StepSizes::mark(int device_number) {
   const koila_runtime& runtime = *process().runtime;
   const int64_t peak = runtime.marked_peak(device_number);
+  const BoundaryBytes boundaries = boundary_bytes(device_number);
   for (UnderWay& step : steps_) {
-    if (step.device_number == device_number) step.peak = std::max(step.peak, peak);
+    if (step.device_number != device_number) continue;
+    const int64_t own = peak - std::min(step.in_memory, boundaries.in_memory);
+    step.peak = std::max(step.peak, own);
+    step.pass_peak = std::max(step.pass_peak, own);
+    step.in_memory = boundaries.in_memory;
+    step.boundaries = std::max(step.boundaries, boundaries.all);
   }
   runtime.mark_peak(device_number);
 }
@@ -136,6 +143,37 @@ void StepSizes::add_region(int64_t batch) {
   if (UnderWay* step = find(batch)) ++step->regions;
 }
 
+void StepSizes::add_work(int64_t batch, int64_t operators, int64_t bytes) {
+  if (UnderWay* step = find(batch)) {
+    step->operators += operators;
+    step->bytes += bytes;
+  }
+}
+
+// Where boundaries can lie elsewhere they cost little, and so a third of the batch is none too much for them. Where they have to be made again, fewer rows are cheaper for a while: an
+// operator takes some time to be called, in which memory of so many bytes could be gone through, and with fewer rows the calls are most of it.
+int64_t StepSizes::enough_rows(const UnderWay& step) {
+  constexpr int64_t kBytesOfCall = 80 << 10;
+  const int64_t batch = step.policy->batch();
+  if ((process().runtime->settings->ladder & KOILA_RUNG_OFFLOAD) != 0) return (batch + 2) / 3;
+  return step.bytes > 0 ? std::clamp<int64_t>(kBytesOfCall * step.operators * batch / step.bytes, 1, std::max<int64_t>(1, batch / 4)) : 0;
+}
+
+int64_t StepSizes::enough_rows(int64_t batch) {
+  const UnderWay* step = find(batch);
+  return step == nullptr ? 0 : step->policy->enough();
+}
+
+std::optional<int64_t> StepSizes::room_for_boundaries(int device_number) {
+  for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
+    if (step->whole || step->device_number != device_number) continue;
+    const auto need = step->policy->need_of_pass(step->policy->rows());
+    if (!need || !step->available) return std::nullopt;
+    return std::max<int64_t>(0, *step->available - *need);
+  }
+  return std::nullopt;
+}
+
 void StepSizes::failed(int64_t batch, int64_t rows) {
   UnderWay* step = find(batch);
   if (step == nullptr) return;
@@ -143,7 +181,8 @@ void StepSizes::failed(int64_t batch, int64_t rows) {
   step->ran_out = true;
   // What the failed pass had is not what fewer rows need.
   process().runtime->mark_peak(step->device_number);
-  step->peak = process().runtime->marked_peak(step->device_number);
+  step->in_memory = boundary_bytes(step->device_number).in_memory;
+  step->peak = process().runtime->marked_peak(step->device_number) - step->in_memory;
 }
 
 void StepSizes::finish(UnderWay& step) {
@@ -153,6 +192,7 @@ void StepSizes::finish(UnderWay& step) {
     process().log(KOILA_LOG_INFO, "step after step the allocator has to empty its cache: micro-batches of " + std::to_string(step.policy->rows()) + " rows from now on");
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - step.began;
+  step.policy->stages(step.boundaries, enough_rows(step));
   step.policy->end(step.peak - step.base, seconds.count(), step.regions > 1);
 }
 
@@ -169,16 +209,17 @@ StepSizes::Aside::Aside(StepSizes& sizes, c10::Device device) : device_number_(d
 StepSizes::Aside::~Aside() { process().runtime->mark_peak(device_number_); }
 
 StepSizes::Pass::Pass(StepSizes& sizes, int64_t batch, int64_t rows, bool first) : sizes_(sizes), batch_(batch), rows_(rows), first_(first) {
-  if (const UnderWay* step = sizes_.find(batch_)) {
+  if (UnderWay* step = sizes_.find(batch_)) {
     sizes_.mark(step->device_number);
-    before_ = process().runtime->tensor_bytes(step->device_number);
+    before_ = step->pass_peak = process().runtime->tensor_bytes(step->device_number) - step->in_memory;
   }
 }
 
 void StepSizes::Pass::finish() {
   const UnderWay* step = sizes_.find(batch_);
   if (step == nullptr || first_) return;
-  step->policy->passed(rows_, process().runtime->marked_peak(step->device_number) - step->base, before_ - step->base);
+  sizes_.mark(step->device_number);
+  step->policy->passed(rows_, step->pass_peak - step->base, before_ - step->base);
 }
 
 }  // namespace koila

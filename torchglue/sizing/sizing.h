@@ -32,6 +32,7 @@ std::optional<int64_t> available_bytes(c10::Device device);
 // Note [Steps under way]
 // What a step needs is measured against what was there when it began: at the first operator of a step that is known, and at the first
 // out-of-memory of one that is not, once its activations are gone. It ends with the outermost backward pass; without one when a like step begins.
+// Boundaries do not count into it: they can be moved, or let go. They get what micro-batches leave (see Note [Rows or boundaries], runtime/size_policy.h).
 //
 // Thread contract: the owner of the step, or the engine's thread that works for it.
 class StepSizes {
@@ -84,8 +85,17 @@ class StepSizes {
     int device_number_;
   };
 
+  // The peak since it was marked last goes to every step on the device, and is marked anew. Whenever boundaries come and go: they do not count.
+  void mark(int device_number);
+
   // A part of such a step began.
   void add_region(int64_t batch);
+  // A part of it is over: so many operators, whose results are so many bytes at the full batch.
+  void add_work(int64_t batch, int64_t operators, int64_t bytes);
+  // Rows of a micro-batch of such a step below which boundaries are rather done without; 0: not known.
+  int64_t enough_rows(int64_t batch);
+  // Bytes that boundaries may take beside the micro-batches of the step that began last; nothing when that is not known.
+  std::optional<int64_t> room_for_boundaries(int device_number);
 
   // A pass over so many rows of such steps ran out of memory.
   void failed(int64_t batch, int64_t rows);
@@ -106,13 +116,16 @@ class StepSizes {
     ska::flat_hash_map<uint64_t, int> seeds;
     int regions = 0;
     bool ran_out = false;
+    int64_t pass_peak = 0;   // since the last pass began
+    int64_t in_memory = 0;   // boundaries, when the peak was marked last
+    int64_t boundaries = 0;  // the most there were, wherever they lay
+    int64_t operators = 0, bytes = 0;
   };
 
   UnderWay* find(const SizePolicy& policy);
   UnderWay* find(int64_t batch);
-  // The peak since it was marked last goes to every step on the device, and is marked anew.
-  void mark(int device_number);
   static void finish(UnderWay& step);
+  static int64_t enough_rows(const UnderWay& step);
 
   std::vector<UnderWay> steps_;
 };

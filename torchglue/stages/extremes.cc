@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/placement/operands.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 
 namespace koila {
@@ -52,7 +54,10 @@ bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpC
   const bool keep = call.boolean(call.find("keepdim"));
   const bool with_gradient = c10::AutogradState::get_tls_state().get_grad_mode() && x.requires_grad() && x.is_floating_point() && name != "aten::any" && name != "aten::all";
   // Which entries are the largest is a comparison of bits: micro-batches of another size would round x otherwise, and find none.
-  if (with_gradient) take_out(*region, x, /*whole=*/false);
+  if (with_gradient) {
+    take_out(*region, x, /*whole=*/false);
+    boundaries().keep_bits(storage_of(x));
+  }
   at::Tensor found;  // keeps its dimensions
   {
     const at::NoGradGuard no_grad;
