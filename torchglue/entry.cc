@@ -120,6 +120,7 @@ void in_child() {
   new (&s.named) NamedSeeds;
   new (&s.regions) std::vector<std::weak_ptr<Region>>;
   new (&s.current) std::shared_ptr<Region>;
+  new (&s.looked_at) std::vector<std::shared_ptr<Region>>;
   new (&s.sizes) StepSizes;
   new (&s.offload) Offload;
   new (&raw_memory()) RawMemory;

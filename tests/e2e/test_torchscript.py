@@ -83,7 +83,7 @@ FORKED = textwrap.dedent("""
         koila.limit(0, None)
         return torch.cat([p.grad.flatten() for p in net.parameters()])
 
-    for number in range(1, 40):
+    for number in range(1, 7):
         x = torch.randn(128, 16).double()
         expected, actual = step(None), step(f"nth:{number}")
         assert torch.allclose(expected, actual, rtol=1e-12, atol=1e-14), number
@@ -91,10 +91,11 @@ FORKED = textwrap.dedent("""
 """)
 
 
-def test_a_forked_part_is_of_the_step(tmp_path):
-    """On whichever thread PyTorch would have run it: its operators are rescued like the others, wherever memory runs out."""
+@pytest.mark.parametrize("forked", (False, True))
+def test_the_graph_that_a_script_hangs_on(tmp_path, forked):
+    """What it has saved are tensors that no operator has made. A forked part is of the step, on whichever thread PyTorch would have run it."""
     program = tmp_path / "program.py"
-    program.write_text(FORKED)
+    program.write_text(FORKED if forked else FORKED.replace("torch.jit.fork(self.b, h * 2)", "self.b(h * 2)").replace("torch.jit.wait(other)", "other"))
     done = subprocess.run([sys.executable, program, ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
                           capture_output=True, text=True, timeout=120)
-    assert done.stdout == "exact\n" and done.stderr.count("rescued") > 10 and "refused" not in done.stderr, done.stdout + done.stderr[-2000:]
+    assert done.stdout == "exact\n" and done.stderr.count("rescued") >= 3 and "refused" not in done.stderr, done.stdout + done.stderr[-2000:]

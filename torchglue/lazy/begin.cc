@@ -15,7 +15,7 @@ namespace {
 // The region may end with the session's hold on it.
 void leave_current() {
   Session& s = session();
-  if (s.current) s.current->materialise_for_aliases();
+  if (s.current) s.current->materialise(s.current->looked_at());
   s.current.reset();
 }
 

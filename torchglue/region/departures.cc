@@ -2,6 +2,7 @@
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -89,6 +90,28 @@ bool Region::first_frame_needs(ValueId id) const noexcept {
   return false;
 }
 
+// Note [Tensors that no operator made]
+// A tensor may look at a deferred value without any operator: h.data, and what TorchScript saves of an output for its own backward pass. The region does not know the tensor, and the
+// tensor does not hold the region; but both hold the storage, and a storage with more holders than the region knows is looked at. From the death of a tensor that the region knows
+// the session holds such a region (Session::looked_at), until nothing looks at it any more.
+bool Region::is_looked_at(uint32_t group) const {
+  const Group& g = groups_[group];
+  if (g.materialised || g.let_go || !g.storage || g.storage.use_count() <= 2) return false;
+  const size_t known = std::count_if(values_.begin(), values_.end(), [&](const Value& v) { return v.group == group && v.impl != nullptr; });
+  return g.storage.use_count() > known + 1;
+}
+
+std::vector<ValueId> Region::looked_at() const {
+  std::vector<size_t> known(groups_.size(), 1);  // the group's own handle
+  for (const Value& value : values_) known[value.group] += value.impl != nullptr ? 1 : 0;
+  std::vector<ValueId> found;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    if (!group.materialised && !group.let_go && group.storage && group.storage.use_count() > known[g]) found.push_back(group.base);
+  }
+  return found;
+}
+
 void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
   if (id >= values_.size()) return;
   Value& value = values_[id];
@@ -100,6 +123,8 @@ void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
 void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
   deferred_registry().remove(impl);
   if (session().owned_by_this_thread()) {
+    auto& others = session().looked_at;
+    if (!released_ && id < values_.size() && is_looked_at(values_[id].group) && (others.empty() || others.back().get() != this)) others.push_back(shared_from_this());
     bury(id, impl);
   } else {
     const std::lock_guard lock(of_dead);

@@ -223,7 +223,7 @@ void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
   for (const Held& held : wanted) proof.check_value(held.base, held.full);
   proof.finish();
   for (const Held& held : wanted) fill(held);
-  if (over_ && !has_deferred() && !is_read_by_rows()) release();
+  if (over_ && !has_deferred() && looked_at().empty() && !is_read_by_rows()) release();
 }
 
 std::vector<ValueId> Region::held_deferred() const {
@@ -235,16 +235,11 @@ std::vector<ValueId> Region::held_deferred() const {
   return ids;
 }
 
-void Region::materialise_held() { materialise(held_deferred()); }
-
-void Region::materialise_for_aliases() {
-  std::vector<size_t> known(groups_.size(), 1);  // the group's own handle
-  for (const Value& value : values_) known[value.group] += value.impl != nullptr ? 1 : 0;
-  std::vector<ValueId> seen;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    if (!groups_[g].materialised && groups_[g].storage && groups_[g].storage.use_count() > known[g]) seen.push_back(groups_[g].base);
-  }
-  materialise(seen);
+void Region::materialise_held() {
+  std::vector<ValueId> held = held_deferred();
+  const std::vector<ValueId> others = looked_at();
+  held.insert(held.end(), others.begin(), others.end());
+  materialise(held);
 }
 
 }  // namespace koila

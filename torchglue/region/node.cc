@@ -146,7 +146,7 @@ void Region::backward_done() {
     }
   }
   if (more) return let_go_of_used_up(used_up);
-  if (has_deferred() || is_read_by_rows()) {
+  if (!looked_at().empty() || has_deferred() || is_read_by_rows()) {
     over_ = true;
     close();
     drop_first_frame();
@@ -216,6 +216,7 @@ void Region::release() {
     report_refusal(describe_out_of_memory("backward"), std::string("a check found it wrong (") + invariant::kHandedOutIsReal + "). Please report this as a bug of koila.", batch_);
     lose_handed_out();
   }
+  for (ValueId id : looked_at()) deferred_registry().lose(groups_[values_[id].group].storage);
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr) deferred_registry().remove(values_[id].impl);
     values_[id].impl = nullptr;

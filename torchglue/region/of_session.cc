@@ -1,5 +1,7 @@
 // What the session asks of its regions. Here, since the session itself lies below them: see docs/architecture.md, "What may call what".
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
@@ -10,6 +12,8 @@
 namespace koila {
 
 std::vector<std::shared_ptr<Region>> Session::live_regions() {
+  const auto held = std::exchange(looked_at, {});  // to the end: a region that goes may lead back here
+  std::copy_if(held.begin(), held.end(), std::back_inserter(looked_at), [](const auto& region) { return !region->released() && !region->looked_at().empty(); });
   std::vector<std::shared_ptr<Region>> live;
   auto gone = std::remove_if(regions.begin(), regions.end(), [&](const std::weak_ptr<Region>& weak) {
     auto region = weak.lock();

@@ -11,6 +11,8 @@ std::vector<ValueId> Region::in_use() const {
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr || values_[id].consumed || groups_[values_[id].group].let_go) ids.push_back(id);
   }
+  const std::vector<ValueId> others = looked_at();
+  ids.insert(ids.end(), others.begin(), others.end());
   return ids;
 }
 

@@ -68,6 +68,8 @@ class Region : public std::enable_shared_from_this<Region> {
   bool open() const { return open_; }
   // Whether the program holds something of it whose value does not exist yet.
   bool has_deferred() const;
+  // What has no value yet and is looked at by tensors that the region does not know, see Note [Tensors that no operator made].
+  std::vector<ValueId> looked_at() const;
   bool differentiable() const { return static_cast<bool>(node()); }
   NodePtr node() const;
   // The node that the value's deferred tensor hangs on; null when no gradient passes through it.
@@ -138,7 +140,6 @@ class Region : public std::enable_shared_from_this<Region> {
   // Gives these values (and what shares their storage) their full value. Throws out of memory when one row does not fit.
   void materialise(const std::vector<ValueId>& values);
   void materialise_held();
-  void materialise_for_aliases();  // what is looked at by tensors that the region does not know (h.data)
   // Shows the value's rows to `observer`, each once, and gives it and what the program holds their full value on the way.
   void observe(ValueId value, RowObserver& observer);
   // The same of a real tensor.
@@ -280,6 +281,7 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
+  bool is_looked_at(uint32_t group) const;
   void materialise(const std::vector<ValueId>& values, Watch watch);
   class Materialisation;
   std::vector<Held> to_be_held(const std::vector<ValueId>& values) const;

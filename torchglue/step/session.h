@@ -44,6 +44,7 @@ struct Session : Process, Moment {
   std::vector<std::string> run_whole;  // operators that ran at full batch; read by api/by_hand.cc
   std::shared_ptr<Region> current;            // the region that operators join
   std::vector<std::weak_ptr<Region>> regions;  // all that may still hold captures
+  std::vector<std::shared_ptr<Region>> looked_at;  // see Note [Tensors that no operator made]
 
   // --- region/of_session.cc ---
   // Regions still alive; forgets the others.
