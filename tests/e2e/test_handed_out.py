@@ -1,6 +1,8 @@
 """No kernel sees a tensor without a value, and no program sees koila's word for one: budgets, and allocations that fail here and there, under every ladder."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -67,3 +69,12 @@ def test_siamese_net_is_served():
     for share in (0.9, 0.7, 0.5):
         result = run(case, "rescue", budget=int(whole.fixed + (whole.peak - whole.fixed) * share))
         assert_equal(plain(case), result, case.tolerance)
+
+
+@pytest.mark.parametrize("number", (41, 43, 47))
+def test_a_view_of_what_was_printed(number):
+    """What a conversion makes anew has no data yet, though the program has looked at the old: its views are split like others."""
+    fuzz = harness.ROOT / "tests" / "fuzz"
+    environment = harness.clean_environment(harness.koila_environment("lazy", KOILA_LADDER="1", KOILA_INJECT_OOM=f"nth:{number}")) | {"PYTHONPATH": str(fuzz)}
+    done = subprocess.run([sys.executable, fuzz / "corpus" / "view_of_what_was_read_and_made_anew.py"], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "rescued" in done.stderr and "refused" not in done.stderr, done.stdout + done.stderr[-2000:]

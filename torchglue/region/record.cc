@@ -141,12 +141,14 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     in.outputs.push_back(id);
     Group& group = groups_[values_[id].group];
     at::Storage shared = group.storage;
+    // Its data is there, but for a view of what an operator that ran again has made anew.
+    const bool has_data = known.keep_data && (known.alias_of == kNoValue || group.materialised);
     if (group.materialised && known.alias_of != kNoValue && values_[known.alias_of].impl != nullptr) {
       shared = values_[known.alias_of].impl->storage();  // it has its value already
     }
     at::Tensor tensor = known.tensor;
     if (tensor.defined()) {
-      if (known.keep_data) {
+      if (has_data) {
         group.materialised = true;
       } else if (shared && storage_of(tensor) != shared.unsafeGetStorageImpl()) {
         tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(shared);
@@ -157,7 +159,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
         storage = empty_storage(at::detail::computeStorageNbytes(known.sizes, known.strides, c10::elementSize(known.dtype), known.storage_offset), device_,
                                 c10::GetAllocator(device_.type()));
       }
-      if (known.keep_data) group.materialised = true;
+      if (has_data) group.materialised = true;
       tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), known.keys, c10::scalarTypeToTypeMeta(known.dtype));
       tensor.unsafeGetTensorImpl()->set_sizes_and_strides(known.sizes, known.strides, known.storage_offset);
     }
