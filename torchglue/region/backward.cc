@@ -142,6 +142,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     variable_list parts;
     for (const auto& [value, gradient] : roots_) {
       const at::Tensor& local = frame.values[value];
+      if (!local.defined()) region_.broken(invariant::kSumsReachTheirCount, "a gradient has come for a value that is not computed any more");
       if (!has_node(local)) continue;
       edges.push_back(torch::autograd::impl::gradient_edge(local));
       const Placement& placement = region_.values_[value].placement;

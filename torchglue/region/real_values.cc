@@ -21,11 +21,12 @@ void make_real(at::ArrayRef<c10::IValue> arguments) {
   if (!DeferredRegistry::any() || !session().owned_by_this_thread()) return;
   const DeferredRegistry& registry = deferred_registry();
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
+    // Also where it has its value already: the operator's graph will hang on it.
     const auto entry = registry.find(t.unsafeGetTensorImpl());
+    if (entry.region != nullptr && t.requires_grad() && c10::AutogradState::get_tls_state().get_grad_mode()) entry.region->consume(entry.value);
     if (!registry.awaits_value(storage_of(t))) return;
     const NoRawAccess koila;
     materialise_tensor(t);
-    if (entry.region != nullptr && t.requires_grad() && c10::AutogradState::get_tls_state().get_grad_mode()) entry.region->consume(entry.value);
   });
 }
 
