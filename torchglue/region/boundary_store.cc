@@ -152,19 +152,23 @@ bool BoundaryStore::evict(at::Device device) {
 
 bool BoundaryStore::move_all_outside(at::Device device) {
   pressed_ = kPressedFor;
-  const std::lock_guard lock(mutex_);
-  if (known_.empty()) return false;
-  // Captures by tensor, to see what nobody else holds.
+  // Captures by tensor, to see what nobody else holds. That may take Python's lock, so it is seen without the mutex: a fork waits for this one, under Python's.
   ska::flat_hash_map<c10::TensorImpl*, size_t> captures;
-  for (const auto& region : session().live_regions()) {
-    for (const Capture& c : region->captures()) {
-      if (c.tensor.defined() && c.tensor.device() == device && may_go(storage_of(c.tensor))) ++captures[c.tensor.unsafeGetTensorImpl()];
+  const auto regions = session().live_regions();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& region : regions) {
+      for (const Capture& c : region->captures()) {
+        if (c.tensor.defined() && c.tensor.device() == device && may_go(storage_of(c.tensor))) ++captures[c.tensor.unsafeGetTensorImpl()];
+      }
     }
   }
   bool moved = false;
   for (const auto& [impl, count] : captures) {
+    if (holders_of(impl) != count) continue;
+    const std::lock_guard lock(mutex_);
     c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
-    if (holders_of(impl) != count || !may_go(storage)) continue;
+    if (!may_go(storage)) continue;
     if (!move_outside(*storage, device)) return moved;
     moved = true;
   }

@@ -119,12 +119,18 @@ std::vector<BoundaryStore::Candidate> BoundaryStore::candidates(at::Device devic
         reading.by_rows &= c.tensor.unsafeGetTensorImpl() == reading.tensor->unsafeGetTensorImpl() && !c.before.defined();
       }
     }
+  }
+  // Whether regions alone hold them, which may take Python's lock: without the mutex, for which a fork waits under Python's.
+  for (auto& [storage, reading] : readings) reading.by_rows &= holders_of(reading.tensor->unsafeGetTensorImpl()) == reading.captures;
+  {
+    const std::lock_guard lock(mutex_);
     for (const auto& [storage, reading] : readings) {
-      const Kept& kept = known_.find(storage)->second;
+      const auto known = known_.find(storage);
+      if (known == known_.end()) continue;
+      const Kept& kept = known->second;
       const auto maker = kept.bits ? nullptr : kept.maker.lock();
       const at::Tensor& t = *reading.tensor;
-      if (!reading.by_rows || maker == nullptr || maker.get() == reading.last || t.is_conj() || t.is_neg() || holders_of(t.unsafeGetTensorImpl()) != reading.captures ||
-          t.storage().use_count() != 1) {
+      if (!reading.by_rows || maker == nullptr || maker.get() == reading.last || t.is_conj() || t.is_neg() || t.storage().use_count() != 1) {
         continue;
       }
       const Value& value = maker->value(kept.value);
