@@ -8,8 +8,6 @@ The results are in float64, and are held against plain's: losses, parameters, gr
 
 import argparse
 import json
-import os
-import pickle
 import subprocess
 import sys
 import time
@@ -19,7 +17,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from under_budgets import furthest
+from under_budgets import apart, furthest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib"))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "lib" / "peers"))
@@ -82,29 +80,14 @@ def train(name, koila, budget, steps):
             "regions": len(regions) if budget else 0, "outside": report["devices"]["cpu"].get("outside_peak_bytes", 0), "seconds": min(seconds[-3:])}
 
 
-def apart(*args):
-    """train() in a process of its own."""
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        with open(writing, "wb") as file:
-            pickle.dump(train(*args), file)
-            file.flush()
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        data = file.read()
-    _, status = os.wait()
-    return pickle.loads(data) if data else {"outcome": f"crashed ({status})", "peak": 0, "rows": None, "seconds": None}
-
-
 def walk(name, shares, steps):
     """For each share of plain's peak: what came of it, as a dictionary."""
     koila = Koila()
-    whole = apart(name, koila, 0, steps)
+    whole = apart(train, name, koila, 0, steps)
     found = []
     for share in shares:
         budget = int(whole["peak"] * share)
-        run = apart(name, koila, budget, steps)
+        run = apart(train, name, koila, budget, steps) or {"outcome": "crashed", "peak": 0, "rows": None, "seconds": None}
         if run["outcome"] == "trains":
             far = furthest(whole["left"], run.pop("left"))
             run["outcome"] = "over budget" if run["peak"] > budget else "exact" if far < EXACT else f"wrong ({far:.1e})"

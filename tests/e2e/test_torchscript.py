@@ -8,13 +8,15 @@ import pytest
 
 from harness import ROOT, clean_environment, koila_environment
 
-PROGRAM = textwrap.dedent("""
-    import sys
-    sys.path.append(sys.argv[2])
-    import torch
-    import torch.nn as nn
-    from koila_abi import Koila
+START = """import sys
+sys.path.append(sys.argv[1])
+import torch
+import torch.nn as nn
+from koila_abi import Koila
 
+"""
+
+PROGRAM = START + textwrap.dedent("""
     koila = Koila()
 
     class Net(nn.Module):
@@ -33,7 +35,7 @@ PROGRAM = textwrap.dedent("""
     for step in range(2):  # the second runs the net's own graph
         x = torch.randn(128, 16).double()
         if step:
-            koila.limit(0, "nth:" + sys.argv[1])
+            koila.limit(0, "nth:" + sys.argv[2])
         out = net(x)
         loss = out.sum()
         net.zero_grad()
@@ -45,22 +47,19 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+def run(folder, program, *arguments):
+    (folder / "program.py").write_text(program)  # TorchScript reads the source
+    return subprocess.run([sys.executable, folder / "program.py", ROOT / "scripts" / "lib", *arguments], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
+                          capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.parametrize("number", (3, 5, 7))
 def test_no_part_of_a_gradient_is_lost(tmp_path, number):
-    program = tmp_path / "program.py"  # TorchScript reads the source
-    program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, program, str(number), ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
-                          capture_output=True, text=True, timeout=120)
+    done = run(tmp_path, PROGRAM, str(number))
     assert done.stdout == "[22.0, 22.0, 22.0]\n" and "rescued" in done.stderr, done.stdout + done.stderr[-2000:]
 
 
-FORKED = textwrap.dedent("""
-    import sys
-    sys.path.append(sys.argv[1])
-    import torch
-    import torch.nn as nn
-    from koila_abi import Koila
-
+FORKED = START + textwrap.dedent("""
     koila = Koila()
 
     class Net(nn.Module):
@@ -94,8 +93,5 @@ FORKED = textwrap.dedent("""
 @pytest.mark.parametrize("forked", (False, True))
 def test_the_graph_that_a_script_hangs_on(tmp_path, forked):
     """What it has saved are tensors that no operator has made. A forked part is of the step, on whichever thread PyTorch would have run it."""
-    program = tmp_path / "program.py"
-    program.write_text(FORKED if forked else FORKED.replace("torch.jit.fork(self.b, h * 2)", "self.b(h * 2)").replace("torch.jit.wait(other)", "other"))
-    done = subprocess.run([sys.executable, program, ROOT / "scripts" / "lib"], env=clean_environment(koila_environment("rescue", KOILA_LADDER="1")),
-                          capture_output=True, text=True, timeout=120)
+    done = run(tmp_path, FORKED if forked else FORKED.replace("torch.jit.fork(self.b, h * 2)", "self.b(h * 2)").replace("torch.jit.wait(other)", "other"))
     assert done.stdout == "exact\n" and done.stderr.count("rescued") >= 3 and "refused" not in done.stderr, done.stdout + done.stderr[-2000:]

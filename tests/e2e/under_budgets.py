@@ -60,19 +60,19 @@ def run(program, koila, budget):
     return "trains", [v.numpy() for v in [*left, torch.get_rng_state()]], peak
 
 
-def apart(*args):
-    """run() in a process of its own."""
+def apart(function, *args):
+    """What the function gives in a process of its own; None where that crashed."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         with open(writing, "wb") as file:
-            pickle.dump(run(*args), file)
+            pickle.dump(function(*args), file)
             file.flush()
             os._exit(0)
     os.close(writing)
     with open(reading, "rb") as file:
-        found = pickle.loads(file.read())
+        data = file.read()
     os.wait()
-    return found
+    return pickle.loads(data) if data else None
 
 
 def furthest(a, b):
@@ -87,11 +87,11 @@ def main(programs):
     torch.set_num_threads(1)  # a forked child has no others
     koila, found = Koila(), {}
     for name in sys.argv[1:] or programs:
-        _, whole, peak = apart(programs[name], koila, 0)
+        _, whole, peak = apart(run, programs[name], koila, 0)
         outcomes = []
         for share in programs.shares_of(name):
             budget = int(peak * share)
-            status, left, reached = apart(programs[name], koila, budget)
+            status, left, reached = apart(run, programs[name], koila, budget)
             outcome = "; ".join(left) or "refused" if status == "refused" else "over budget" if reached > budget else "wrong" if not furthest(whole, left) < 1e-9 else "exact"
             outcomes.append(outcome)
         found[name] = outcomes

@@ -16,6 +16,7 @@ class Needed {
  public:
   Needed(const Tape& tape, const Plan& plan) : tape_(tape), plan_(plan), ops_(tape.ops().size(), 0), values_(tape.values().size(), 0) {
     for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+      if (is_as_it_is(plan, v)) stays_.insert(tape.values()[v].group);
       if (is_held(v) && is_concerned(v)) need(v);
     }
     if (tape.pending() == nullptr) return;
@@ -80,18 +81,13 @@ class Needed {
   }
 
   // Its memory is left as it is: see Staying.
-  bool stays(uint32_t group) const {
-    if (tape_.pinned(group) || tape_.on_capture(group)) return true;
-    for (TapeValueId v = 0; v < values_.size(); ++v) {
-      if (tape_.values()[v].group == group && (!plan_.descends[v] || is_seed(plan_, v))) return true;
-    }
-    return false;
-  }
+  bool stays(uint32_t group) const { return stays_.count(group) > 0 || tape_.pinned(group) || tape_.on_capture(group); }
 
   const Tape& tape_;
   const Plan& plan_;
   std::vector<char> ops_, values_;
   ska::flat_hash_set<uint32_t> groups_;       // of what is needed at the end
+  ska::flat_hash_set<uint32_t> stays_;        // groups of what is as it is
   ska::flat_hash_set<TapeValueId> read_now_;  // by the call in flight
 };
 

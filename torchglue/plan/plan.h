@@ -39,6 +39,8 @@ struct Plan {
 // Whether the value is there, and taken as it is.
 bool is_seed(const Plan& plan, TapeValueId value);
 bool is_created(const Plan& plan, TapeValueId value);
+// Nothing of it is made again: it descends from no split value, or is one that the step began with.
+bool is_as_it_is(const Plan& plan, TapeValueId value);
 
 bool reads_split(const Plan& plan, const TapeOp& op);
 

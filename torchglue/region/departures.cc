@@ -94,22 +94,20 @@ bool Region::first_frame_needs(ValueId id) const noexcept {
 // A tensor may look at a deferred value without any operator: h.data, and what TorchScript saves of an output for its own backward pass. The region does not know the tensor, and the
 // tensor does not hold the region; but both hold the storage, and a storage with more holders than the region knows is looked at. From the death of a tensor that the region knows
 // the session holds such a region (Session::looked_at), until nothing looks at it any more.
-bool Region::is_looked_at(uint32_t group) const {
-  const Group& g = groups_[group];
-  if (g.materialised || g.let_go || !g.storage || g.storage.use_count() <= 2) return false;
-  const size_t known = std::count_if(values_.begin(), values_.end(), [&](const Value& v) { return v.group == group && v.impl != nullptr; });
-  return g.storage.use_count() > known + 1;
-}
-
 std::vector<ValueId> Region::looked_at() const {
-  std::vector<size_t> known(groups_.size(), 1);  // the group's own handle
+  std::vector<size_t> known(groups_.size(), 0);
   for (const Value& value : values_) known[value.group] += value.impl != nullptr ? 1 : 0;
   std::vector<ValueId> found;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Group& group = groups_[g];
-    if (!group.materialised && !group.let_go && group.storage && group.storage.use_count() > known[g]) found.push_back(group.base);
+    if (groups_[g].held_beside(known[g])) found.push_back(groups_[g].base);
   }
   return found;
+}
+
+// A tensor of the group dies, which is one of those that the region knows.
+bool Region::is_looked_at_still(uint32_t group) const {
+  if (!groups_[group].held_beside(1)) return false;
+  return groups_[group].held_beside(std::count_if(values_.begin(), values_.end(), [&](const Value& v) { return v.group == group && v.impl != nullptr; }));
 }
 
 void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
@@ -124,7 +122,7 @@ void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
   deferred_registry().remove(impl);
   if (session().owned_by_this_thread()) {
     auto& others = session().looked_at;
-    if (!released_ && id < values_.size() && is_looked_at(values_[id].group) && (others.empty() || others.back().get() != this)) others.push_back(shared_from_this());
+    if (!released_ && id < values_.size() && is_looked_at_still(values_[id].group) && (others.empty() || others.back().get() != this)) others.push_back(shared_from_this());
     bury(id, impl);
   } else {
     const std::lock_guard lock(of_dead);

@@ -281,7 +281,7 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
-  bool is_looked_at(uint32_t group) const;
+  bool is_looked_at_still(uint32_t group) const;
   void materialise(const std::vector<ValueId>& values, Watch watch);
   class Materialisation;
   std::vector<Held> to_be_held(const std::vector<ValueId>& values) const;

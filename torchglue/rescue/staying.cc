@@ -9,7 +9,7 @@ namespace koila {
 Staying::Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
   ska::flat_hash_set<const c10::StorageImpl*> storages;
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
-    if (plan.descends[v] && !is_seed(plan, v)) continue;
+    if (!is_as_it_is(plan, v)) continue;
     stays_.insert(tape.values()[v].group);
     if (const at::Tensor t = tape.values()[v].lock(); t.defined() && storage_of(t) != nullptr) storages.insert(storage_of(t));
   }
