@@ -75,11 +75,11 @@ void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
 bool has_storage(const c10::TensorImpl* tensor) {
   const bool has = real.has_storage(tensor);
   // Each kernel asks several times. What is not deferred may be taken by kernels, and by all that runs in a backward pass.
-  if (!has || (!DeferredRegistry::any() && session().engine_depth > 0)) return has;
-  if (!operator_in_progress()) {
-    before_raw_access(*tensor);
-  } else if (DeferredRegistry::any()) {
+  if (!has || (!DeferredRegistry::any() && (operator_in_progress() || session().engine_depth > 0))) return has;
+  if (operator_in_progress()) {
     before_kernel_access(*tensor);
+  } else {
+    before_raw_access(*tensor);
   }
   return true;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "torchglue/base/hot.h"
 #include "torchglue/base/process.h"
 #include "torchglue/operators/collective.h"
 #include "torchglue/placement/creation.h"
@@ -135,7 +136,7 @@ class Cache {
   std::vector<All> outdated_;  // whoever is in the middle of a call goes on with what it has
 };
 
-thread_local Cache* cache = nullptr;  // never destroyed: operators run while a thread ends
+KOILA_HOT thread_local Cache* cache = nullptr;  // never destroyed: operators run while a thread ends
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "torchglue/base/hot.h"
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/op_traits.h"
@@ -23,7 +24,6 @@ namespace koila {
 namespace {
 
 struct ThisThread {
-  const c10::OperatorHandle* op = nullptr;
   uint32_t place = 0;
   uint32_t recorded_place = 0;
   int when = -1;              // enum koila_when; -1: as it looks
@@ -32,7 +32,7 @@ struct ThisThread {
   uint64_t graph_began = 0;   // autograd's sequence number when the last step ended: as long as it stands there, no graph has been begun
 };
 
-thread_local ThisThread this_thread;
+KOILA_HOT constinit thread_local ThisThread this_thread;
 
 std::atomic<bool> stepped{false};  // there was a backward pass
 
@@ -48,7 +48,8 @@ koila_when when_now() {
 
 // Not Node::name(): a Python function's takes the GIL.
 uint16_t number_of(const std::type_info& node) {
-  static thread_local auto* numbers = new ska::flat_hash_map<const std::type_info*, uint16_t>;
+  KOILA_HOT static constinit thread_local ska::flat_hash_map<const std::type_info*, uint16_t>* numbers = nullptr;  // never destroyed: memory is given back while a thread ends
+  if (numbers == nullptr) numbers = new ska::flat_hash_map<const std::type_info*, uint16_t>;
   const auto found = numbers->find(&node);
   if (found != numbers->end()) return found->second;
   const std::string name = c10::demangle(node.name());
@@ -63,7 +64,7 @@ uint16_t op_now(koila_when when) {
       return number_of(typeid(evaluated));
     }
   }
-  return this_thread.op == nullptr ? 0 : op_traits(*this_thread.op).number;
+  return detail::op_in_progress == nullptr ? 0 : op_traits(*detail::op_in_progress).number;
 }
 
 bool is_optimizer_step(const at::RecordFunction& function) { return std::strncmp(function.name(), "Optimizer.step#", 15) == 0; }
@@ -121,19 +122,17 @@ koila_origin origin_now(bool with_place) {
 uint32_t place_in_progress() { return this_thread.place; }
 
 OpInProgress::OpInProgress(const c10::OperatorHandle& op)
-    : before_(std::exchange(this_thread.op, &op)), place_before_(this_thread.place) {
+    : before_(std::exchange(detail::op_in_progress, &op)), place_before_(this_thread.place) {
   if (process().runtime->settings->stacks != 0) this_thread.place = this_thread.recorded_place != 0 ? this_thread.recorded_place : source_line_now();
 }
 
 OpInProgress::OpInProgress(const c10::OperatorHandle& op, uint32_t place)
-    : before_(std::exchange(this_thread.op, &op)), place_before_(std::exchange(this_thread.place, place)) {}
+    : before_(std::exchange(detail::op_in_progress, &op)), place_before_(std::exchange(this_thread.place, place)) {}
 
 OpInProgress::~OpInProgress() {
-  this_thread.op = before_;
+  detail::op_in_progress = before_;
   this_thread.place = place_before_;
 }
-
-bool operator_in_progress() { return this_thread.op != nullptr; }
 
 PlaceScope::PlaceScope(uint32_t place) : before_(std::exchange(this_thread.recorded_place, place)) {}
 PlaceScope::~PlaceScope() { this_thread.recorded_place = before_; }

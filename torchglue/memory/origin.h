@@ -4,8 +4,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "runtime/abi.h"
+#include "torchglue/base/hot.h"
 
 namespace koila {
+
+namespace detail {
+KOILA_HOT inline constinit thread_local const c10::OperatorHandle* op_in_progress = nullptr;
+}
 
 // Of this thread, now. Takes no lock of PyTorch's or Python's, unless `with_place` (KOILA_STACKS): then the source line is looked up, which
 // needs the GIL. Without, it is the line of the operator in progress.
@@ -30,7 +35,7 @@ class OpInProgress {
 };
 
 // Whether this thread is inside an operator of the program's, or of koila's in its place.
-bool operator_in_progress();
+inline bool operator_in_progress() { return detail::op_in_progress != nullptr; }
 
 // While it lives this thread runs again what was recorded at that line: operators take it for theirs.
 class PlaceScope {

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "runtime/abi.h"
+#include "torchglue/base/hot.h"
 #include "torchglue/base/process.h"
 #include "torchglue/oom/allocation_failure.h"
 #include "torchglue/oom/events.h"
@@ -13,7 +14,7 @@ namespace koila {
 
 namespace {
 
-thread_local int standing = 0;
+KOILA_HOT thread_local int standing = 0;
 
 }  // namespace
 

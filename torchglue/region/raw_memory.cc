@@ -57,11 +57,6 @@ RawMemory& raw_memory() {
   return *memory;
 }
 
-bool& NoRawAccess::active() {
-  static thread_local bool is_active = false;
-  return is_active;
-}
-
 RawMemory::Block* RawMemory::find(const c10::StorageImpl* storage) {
   const auto known = std::find_if(blocks_.begin(), blocks_.end(), [&](const Block& b) { return b.storage._unsafe_get_target() == storage && !b.storage.expired(); });
   return known == blocks_.end() ? nullptr : &*known;

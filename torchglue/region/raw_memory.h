@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/hot.h"
+
 namespace koila {
 
 // Note [Raw pointers]
@@ -84,9 +86,10 @@ class NoRawAccess {
   ~NoRawAccess() { active() = before_; }
   NoRawAccess(const NoRawAccess&) = delete;
   NoRawAccess& operator=(const NoRawAccess&) = delete;
-  static bool& active();
+  static bool& active() { return is_active_; }
 
  private:
+  KOILA_HOT static inline constinit thread_local bool is_active_ = false;
   const bool before_;
 };
 

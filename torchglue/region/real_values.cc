@@ -11,11 +11,6 @@
 
 namespace koila {
 
-bool& RegionWork::active() {
-  static thread_local bool is_active = false;
-  return is_active;
-}
-
 void make_real(at::ArrayRef<c10::IValue> arguments) {
   late_updates().settle(arguments);
   if (!DeferredRegistry::any() || !session().owned_by_this_thread()) return;

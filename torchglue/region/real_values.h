@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "torchglue/base/hot.h"
+
 namespace koila {
 
 // Note [No kernel sees a deferred tensor]
@@ -30,9 +32,10 @@ class RegionWork {
   ~RegionWork() { active() = before_; }
   RegionWork(const RegionWork&) = delete;
   RegionWork& operator=(const RegionWork&) = delete;
-  static bool& active();
+  static bool& active() { return is_active_; }
 
  private:
+  KOILA_HOT static inline constinit thread_local bool is_active_ = false;
   const bool before_;
 };
 

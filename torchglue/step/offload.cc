@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "torchglue/base/hot.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
@@ -13,8 +14,8 @@ namespace {
 
 constexpr size_t kFewBytes = 1024;
 
-thread_local int must_not_fail = 0;
-thread_local int may_fail = 0;
+KOILA_HOT thread_local int must_not_fail = 0;
+KOILA_HOT thread_local int may_fail = 0;
 
 }  // namespace
 

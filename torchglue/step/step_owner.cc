@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "torchglue/base/hot.h"
 #include "torchglue/base/python_thread.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
@@ -20,7 +21,7 @@ namespace {
 
 const std::thread::id kNobody;
 
-thread_local bool is_of_program = false;
+KOILA_HOT thread_local bool is_of_program = false;
 std::atomic<int> passes_of_owner{0};
 std::atomic<bool> wanted{false};  // by a thread that found the steps taken
 std::atomic<std::thread::id> made_a_thread{kNobody};  // the owner of before, while nobody has taken its steps

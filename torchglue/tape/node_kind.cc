@@ -6,6 +6,8 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "torchglue/base/hot.h"
+
 namespace koila {
 
 namespace {
@@ -26,7 +28,7 @@ NodeKind kind_of(const torch::autograd::Node& node) {
     NodeKind kind_of_latest = NodeKind::kOther;
     ska::flat_hash_map<const std::type_info*, NodeKind> all;
   };
-  static thread_local Kinds* known = nullptr;  // never destroyed: graphs are freed while a thread ends
+  KOILA_HOT static thread_local Kinds* known = nullptr;  // never destroyed: graphs are freed while a thread ends
   if (known == nullptr) known = new Kinds;
   const std::type_info& type = typeid(node);
   if (known->latest == &type) return known->kind_of_latest;
