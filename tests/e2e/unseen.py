@@ -192,5 +192,42 @@ def generator_behind_the_discriminator(out):
     return nn.ModuleList([g, d])
 
 
+@program
+def masked_by_bernoulli(out):
+    """Which tokens are masked is drawn from probabilities that differ by token: the mask is the plain run's, also where the step begins in micro-batches."""
+    model = nn.ModuleList([nn.Embedding(60, 32), nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True), nn.Linear(32, 60)])
+
+    def loss():
+        ids = torch.randint(1, 59, (24, 24))
+        chance = torch.full(ids.shape, 0.15).masked_fill(ids % 7 == 0, 0.0)
+        masked = torch.bernoulli(chance).bool()
+        labels = ids.masked_fill(~masked, -100)
+        return F.cross_entropy(model[2](model[1](model[0](ids.masked_fill(masked, 59)))).flatten(0, 1), labels.flatten())
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def actions_sampled(out):
+    """The actions are drawn from what the step computes, and the step's graph hangs on them: they are the plain run's."""
+    body, policy, scale = nn.Sequential(nn.Linear(6, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh()), nn.Linear(96, 3), nn.Linear(96, 2)
+
+    def loss():
+        total, seen = 0.0, torch.randn(64, 6)
+        for _ in range(6):
+            h = body(seen)
+            of = torch.distributions.Categorical(logits=policy(h))
+            means = torch.distributions.Normal(scale(h), 0.5)
+            action, move = of.sample(), means.sample()
+            seen = seen * 0.9 + F.one_hot(action, 3).repeat(1, 2) * 0.3 + move.repeat(1, 3) * 0.1
+            total = total - (of.log_prob(action) * seen[:, 0]).mean() - (means.log_prob(move).sum(-1) * seen[:, 1]).mean()
+        return total / 6
+
+    model = nn.ModuleList([body, policy, scale])
+    train(torch.optim.SGD(model.parameters(), 0.05), out, loss)
+    return model
+
+
 if __name__ == "__main__":
     main(PROGRAMS)

@@ -216,14 +216,7 @@ void random(std::vector<Case>& cases) {
   draw("aten::feature_dropout", {0.5, true});
   draw("aten::feature_alpha_dropout", {0.5, true});
   draw("aten::native_dropout", {0.5, true});
-  draw("aten::bernoulli", {}, Fill::kUnit);
-  draw("aten::bernoulli.Tensor", {replicate({B, 2, 1}, Fill::kUnit)});
   draw("aten::_standard_gamma", {}, Fill::kPositive);
-  draw("aten::binomial", {constant(shard({B, 2, 3}, Fill::kUnit))}, Fill::kZeroOne);
-  draw("aten::normal.Tensor_float", {1.0});
-  draw("aten::normal.Tensor_Tensor", {replicate({3}, Fill::kPositive)});
-  cases.push_back({"aten::normal.float_Tensor", {0.0, shard({B, 3}, Fill::kPositive)}, kLocal, S(0), {}, true});
-  draw("aten::poisson", {}, Fill::kPositive);
   const auto noise = [&](const char* op, std::vector<Argument> args) {
     args.insert(args.begin(), shard({B, 2, 3}));
     cases.push_back({op, args, kReal, {}, {}, /*random=*/true});
@@ -244,14 +237,9 @@ void random(std::vector<Case>& cases) {
     {"aten::feature_dropout", {shard({2, B, 3}, 1), 0.5, false}, kLocal, S(1)},
     {"aten::feature_dropout", {shard({2, 2, B}, 2), 0.5, true}, kNo},
     {"aten::rrelu", {shard({B, 3})}, kLocal, S(0)},
-    {"aten::multinomial", {constant(shard({B, 3}, Fill::kUnit)), 2}, kLocal, S(0), {}, true},
-    {"aten::multinomial", {constant(shard({B}, Fill::kUnit)), 2}, kNo},
-    {"aten::multinomial", {constant(shard({2, B}, 1, 1, 1, Fill::kUnit)), 2}, kNo},
     {"aten::rand_like", {partial({3})}, kReal, {}, {}, true},
     // noise in place: at the full batch
     {"aten::uniform_", {shard({B, 3})}, kNo},
-    {"aten::normal_", {shard({B, 3})}, kNo},
-    {"aten::bernoulli_.float", {shard({B, 3}), 0.5}, kNo},
     // a generator of the program's own
     {"aten::rand_like.generator", {shard({B, 3})}, kReal, {}, {{"generator", Special::kGenerator}}, true},
     {"aten::randn_like.generator", {shard({B, 3})}, kReal, {}, {{"generator", Special::kGenerator}}, true},
@@ -259,8 +247,6 @@ void random(std::vector<Case>& cases) {
     {"aten::randint_like.low_generator_dtype", {shard({B, 3}), 2, 7}, kReal, {}, {{"generator", Special::kGenerator}}, true},
     {"aten::randint_like.Tensor", {shard({B, 3}), scalar(7)}, kNo},
     {"aten::randint_like.Tensor_generator", {shard({B, 3}), scalar(7)}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::bernoulli", {shard({B, 3}, Fill::kUnit)}, kNo, {}, {{"generator", Special::kGenerator}}},
-    {"aten::multinomial", {constant(shard({B, 3}, Fill::kUnit)), 2, false, Special::kGenerator}, kNo},
   });
 }
 

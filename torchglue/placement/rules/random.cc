@@ -1,6 +1,8 @@
 // Random draws inside a region. Noise, which depends on a shape and on no value, is drawn once for the full batch, as the program would
-// draw it, and sliced where it is used. What depends on values (dropout) draws per micro-batch, from the same distribution. A generator of
-// the program's own is left alone.
+// draw it, and sliced where it is used. Samples (multinomial, bernoulli, normal of means) depend on values, but no gradient flows through
+// them: they have no rule here, and are drawn at the full batch too, since an action or a mask that is another one is another step. What
+// depends on values and is differentiated (dropout) draws per micro-batch, from the same distribution. A generator of the program's own is
+// left alone.
 #include "torchglue/placement/alignment.h"
 #include "torchglue/placement/operands.h"
 
@@ -10,14 +12,11 @@ namespace {
 Verdict noise(OpCall&);         // (self, ...): of self's shape, or into self
 Verdict draw(OpCall&);          // a draw for every entry
 Verdict draw_channels(OpCall&); // a draw for every [n, c]: dropout2d
-Verdict draw_rows(OpCall&);     // draws from each row's distribution: multinomial
 
 const RegisterRules kTable{
     {"aten::_standard_gamma", draw, kRandom},
     {"aten::alpha_dropout", draw, kRandom},
-    {"aten::bernoulli", draw, kRandom},
     {"aten::bernoulli.p", noise, kRandom},
-    {"aten::binomial", draw, kRandom},
     {"aten::cauchy", noise, kRandom},
     {"aten::dropout", draw, kRandom},
     {"aten::exponential", noise, kRandom},
@@ -25,10 +24,7 @@ const RegisterRules kTable{
     {"aten::feature_dropout", draw_channels, kRandom},
     {"aten::geometric", noise, kRandom},
     {"aten::log_normal", noise, kRandom},
-    {"aten::multinomial", draw_rows, kRandom},
     {"aten::native_dropout", draw, kRandom},
-    {"aten::normal", draw, kRandom},
-    {"aten::poisson", draw, kRandom},
     {"aten::rand_like", noise, kRandom},
     {"aten::randint_like", noise, kRandom},
     {"aten::randn_like", noise, kRandom},
@@ -45,8 +41,6 @@ bool fills_self(const OpCall& call) { return call.schema().name().back() == '_';
 Verdict noise(OpCall& call) { return fills_self(call) || defined_operands(call).size() > 1 ? Verdict::kNo : Verdict::kReal; }
 
 Verdict draw(OpCall& call) {
-  const std::string& name = call.schema().name();
-  if (name == "aten::normal_" || name == "aten::bernoulli_") return noise(call);
   if (!call.none(call.find("generator"))) return Verdict::kNo;
   auto out = align(call, defined_operands(call));
   return out ? local(call, *out) : Verdict::kNo;
@@ -55,12 +49,6 @@ Verdict draw(OpCall& call) {
 Verdict draw_channels(OpCall& call) {
   const Placement p = call.tensor(0).placement;
   return p.is_shard() && p.dim <= 1 ? local(call, p) : Verdict::kNo;
-}
-
-Verdict draw_rows(OpCall& call) {
-  const TensorSpec& self = call.tensor(0);
-  if (!call.none(call.find("generator"))) return Verdict::kNo;
-  return self.placement.is_shard() && self.dim() == 2 && self.placement.dim == 0 ? local(call, self.placement) : Verdict::kNo;
 }
 
 }  // namespace
