@@ -126,11 +126,6 @@ def unsafe_index_put():
     return [((x(5, 3), [indices(0, 2)], x(2, 3), True), {})]
 
 
-@call("_upsample_lanczos2d_aa")
-def lanczos():
-    return [((image(), [4, 4], False), {})]
-
-
 @call("_upsample_lanczos2d_aa_backward")
 def lanczos_backward():
     return [((x(5, 2, 4, 4), [4, 4], [5, 2, 6, 6], False), {})]

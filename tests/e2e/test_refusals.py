@@ -40,6 +40,16 @@ def test_is_refused_and_says_why(family):
     assert any(result.reasons)
 
 
+@pytest.mark.parametrize("rows, reason", [(1024, "KOILA_MICROBATCH asks for 1024 rows at a time, and the batch has no more (1024 rows)."), (512, "")])
+def test_a_size_that_is_the_whole_batch(rows, reason):
+    """Asked for in the environment, and then memory runs out in the backward pass: the size is what stands against it."""
+    case = Case("mlp", "sgd", rows=families()["mlp"].budget_rows)
+    budget = budget_of(case, 0.9)
+    result = run(case, "rescue", budget=budget, microbatch=rows, KOILA_LADDER="0,1")
+    outcome = assert_exact_or_untouched(plain(case), refused_run(case, budget=budget), result)
+    assert (outcome, any(reason in given for given in result.reasons)) == (("refused", True) if reason else ("exact", False))
+
+
 def test_a_write_to_a_view_of_the_batch_trains():
     """The write is made again as the program made it, on what was made again before."""
     case = Case("adds_to_a_view", "sgd", rows=families()["adds_to_a_view"].budget_rows, dtype="float64")

@@ -69,7 +69,7 @@ void pooling(std::vector<Case>& cases) {
     resample("aten::_upsample_nearest_exact" + std::to_string(n) + "d", n, false);
   }
   resample("aten::upsample_linear1d", 1, true);
-  for (const char* op : {"aten::upsample_bilinear2d", "aten::upsample_bicubic2d", "aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa"}) resample(op, 2, true);
+  for (const char* op : {"aten::upsample_bilinear2d", "aten::upsample_bicubic2d", "aten::_upsample_bilinear2d_aa", "aten::_upsample_bicubic2d_aa", "aten::_upsample_lanczos2d_aa"}) resample(op, 2, true);
   resample("aten::upsample_trilinear3d", 3, true);
   cases.insert(cases.end(), {
     {"aten::affine_grid_generator", {shard({B, 2, 3}), ints({B, 1, 4, 5}), false}, kLocal, S(0)},

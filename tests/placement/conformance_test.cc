@@ -12,11 +12,20 @@
 namespace koila::cases {
 namespace {
 
+// Operators that not every release of torch has. Where it is missing its cases do not apply; any other name that torch does not know is a mistake.
+bool is_missing(const std::string& op) {
+  static const std::set<std::string> of_some_releases = {"aten::_upsample_lanczos2d_aa"};
+  const std::string name = op.substr(0, op.find('.'));
+  return of_some_releases.count(name) && !c10::Dispatcher::singleton().findSchema({name, ""});
+}
+
 const std::vector<Case>& all_cases() {
   static const std::vector<Case> cases = [] {
     std::vector<Case> all;
     for (auto family : {pointwise_cases, view_cases, reduction_cases, matrix_cases, layer_cases, loss_cases, indexing_cases, kernel_cases}) {
-      for (Case& c : family()) all.push_back(std::move(c));
+      for (Case& c : family()) {
+        if (!is_missing(c.op)) all.push_back(std::move(c));
+      }
     }
     return all;
   }();
@@ -150,7 +159,7 @@ TEST(Coverage, EveryEntryAndOverloadHasACase) {
   }
   // A rule of a mask's values, which no case gives: tests/conformance and tests/e2e/test_masks.py do.
   const std::set<std::string> by_values = {"aten::masked_scatter", "aten::masked_select", "koila::gradient"};  // and one of a graph, which they have not: gradient_test.cc
-  for (const Rule* rule : registered_rules()) EXPECT_TRUE(splits.count(rule) || by_values.count(rule->name)) << rule->name << " has no case that splits";
+  for (const Rule* rule : registered_rules()) EXPECT_TRUE(splits.count(rule) || by_values.count(rule->name) || is_missing(rule->name)) << rule->name << " has no case that splits";
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "torchglue/base/graph_walk.h"
+#include "torchglue/base/process.h"
 #include "torchglue/facts/step_accounts.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
@@ -61,6 +62,13 @@ struct Pass {
 
 constexpr const char* kAccumulatesGraphs = "backward(create_graph=True) asks for parameters' gradients that have a graph, which micro-batches do not have; autograd.grad(..., create_graph=True) may.";
 
+// A micro-batch has to be smaller than the batch.
+void check_size(int64_t batch) {
+  if (batch <= 1) throw CannotConvert("the batch is one row.");
+  const int64_t forced = process().forced_micro_batch();
+  if (forced >= batch) throw CannotConvert("KOILA_MICROBATCH asks for " + std::to_string(forced) + " rows at a time, and the batch has no more (" + std::to_string(batch) + " rows).");
+}
+
 // How the pass can be split. Throws CannotConvert; reads only.
 Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs) {
   Session& s = session();
@@ -75,7 +83,7 @@ Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_gra
   const auto check = [&](const Plan& p) {
     if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
     if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
-    if (first_micro_batch(p.batch) >= p.batch) throw CannotConvert("the batch is one row, or smaller than KOILA_MICROBATCH.");
+    check_size(p.batch);
   };
   ska::flat_hash_set<const c10::TensorImpl*> asked_for;
   for (const Edge& output : outputs) {

@@ -48,6 +48,7 @@ const RegisterRules kTable{
 
     {"aten::_upsample_bicubic2d_aa", planes_of_any},
     {"aten::_upsample_bilinear2d_aa", planes_of_any},
+    {"aten::_upsample_lanczos2d_aa", planes_of_any},
     {"aten::_upsample_nearest_exact1d", planes_of_any},
     {"aten::_upsample_nearest_exact2d", planes_of_any},
     {"aten::_upsample_nearest_exact3d", planes_of_any},
