@@ -12,6 +12,7 @@
 #include "torchglue/lazy/metadata.h"
 #include "torchglue/lazy/question.h"
 #include "torchglue/lazy/writes.h"
+#include "torchglue/oom/error_text.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
@@ -186,6 +187,7 @@ class LazyCall {
         return Outcome::kDone;
       case Way::kStage:
         if (!call.whole().empty()) {
+          if (writes_to_deferred(q)) break;  // one by one they would come out of their region without what shares their memory
           gather(call, q, *region);
           return Outcome::kAskAgain;
         }
@@ -202,6 +204,15 @@ class LazyCall {
     }
     if (!traits_.composite || under_foreign_hooks_ || !decompose(op_, keys_, stack_, traits_)) run_at_full_batch(op_, keys_, stack_, q.split);
     return Outcome::kDone;
+  }
+
+  // Whether the call writes to a tensor whose value a region has.
+  bool writes_to_deferred(const Question& q) const {
+    const auto& arguments = op_.schema().arguments();
+    return traits_.writes && std::any_of(q.split.begin(), q.split.end(), [&](const SplitArgument& a) {
+      const c10::AliasInfo* alias = arguments[a.at.arg].alias_info();
+      return a.region != nullptr && alias != nullptr && alias->isWrite();
+    });
   }
 
   // What the answer reads at full size has its value, and nothing that hangs on the region feeds it. False: something was done about it, and the answer is old.
@@ -272,7 +283,8 @@ bool dispatch_lazily(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     return LazyCall(op, keys, stack).dispatch();
   } catch (const std::exception& error) {
     if (depth == 1 && !in_rescue() && !session().converting && is_out_of_memory(error) && refusals_told() == told) {
-      report_refusal(describe_out_of_memory(op.schema().name()), "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
+      const bool says_why = error_text(error).find(kUnderKoila) != std::string::npos;
+      report_refusal(describe_out_of_memory(op.schema().name()), says_why ? reason_of(error) : "one row of the batch, or a full-size result that the program reads, does not fit.", 0);
     }
     throw;
   }

@@ -1,15 +1,32 @@
 #include "torchglue/lazy/writes.h"
 
+#include <c10/core/AutogradState.h>
+
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
 #include "torchglue/statistics/running_arguments.h"
 #include "torchglue/step/session.h"
+#include "torchglue/tape/node_kind.h"
 
 namespace koila {
+
+namespace {
+
+// A view that came out of its region by itself (Region::hand_over) is to PyTorch no view of what is left there: a write to it would change the memory of that, and not its graph.
+void refuse_write_to_a_part(const at::Tensor& t) {
+  const torch::autograd::Node* node = node_of(t);
+  if (node == nullptr || kind_of(*node) != NodeKind::kRegion || !c10::AutogradState::get_tls_state().get_grad_mode()) return;
+  for (const auto& region : session().live_regions()) {
+    TORCH_CHECK_WITH(OutOfMemoryError, !region->is_behind(t), kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
+  }
+}
+
+}  // namespace
 
 void note_write_behind(const at::Tensor& t) {
   for (const auto& region : session().live_regions()) {
@@ -50,7 +67,10 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   if (s.live_regions().empty()) return;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     note_write_behind(t);
-    if (!op_traits(op).metadata) tell_of_write(t);
+    if (!op_traits(op).metadata) {
+      refuse_write_to_a_part(t);
+      tell_of_write(t);
+    }
     s.before_write(storage_of(t));
   });
   if (!op_traits(op).silent_effect || !uses_batch_statistics(op.schema(), arguments)) return;
