@@ -206,7 +206,6 @@ bool spread(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCal
   // As plain does: of one entry, not a number.
   const double count = static_cast<double>(found.count);
   at::Tensor var = found.var * (count / std::max(0.0, count - correction));
-  at::Tensor mean = found.mean;
   const std::string& name = call.schema().name();
   if (name.find("std") != std::string::npos) var = var.sqrt();
   const bool keep = call.boolean(call.find("keepdim"));
@@ -218,7 +217,8 @@ bool spread(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCal
   };
   torch::jit::drop(*stack, call.args().size());
   stack->emplace_back(finish(std::move(var)));
-  if (name.find("_mean") != std::string::npos) stack->emplace_back(finish(std::move(mean)));
+  // The graph of the variance has saved the mean, and the program may write to its own.
+  if (name.find("_mean") != std::string::npos) stack->emplace_back(finish(found.mean.clone()));
   return true;
 }
 
