@@ -15,22 +15,17 @@
 
 namespace koila {
 
-namespace {
+void note_write_behind(const at::Tensor& t) {
+  for (const auto& region : session().live_regions()) {
+    if (storage_of(t) != nullptr && region->is_behind(t)) return raw_memory().note(*t.unsafeGetTensorImpl(), /*unseen=*/true);
+  }
+}
 
-// A view that came out of its region by itself (Region::hand_over) is to PyTorch no view of what is left there: a write to it would change the memory of that, and not its graph.
 void refuse_write_to_a_part(const at::Tensor& t) {
   const torch::autograd::Node* node = node_of(t);
   if (node == nullptr || kind_of(*node) != NodeKind::kRegion || !c10::AutogradState::get_tls_state().get_grad_mode()) return;
   for (const auto& region : session().live_regions()) {
     TORCH_CHECK_WITH(OutOfMemoryError, !region->is_behind(t), kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
-  }
-}
-
-}  // namespace
-
-void note_write_behind(const at::Tensor& t) {
-  for (const auto& region : session().live_regions()) {
-    if (storage_of(t) != nullptr && region->is_behind(t)) return raw_memory().note(*t.unsafeGetTensorImpl(), /*unseen=*/true);
   }
 }
 

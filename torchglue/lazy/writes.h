@@ -9,6 +9,10 @@ namespace koila {
 // A write through `.data` to a value of the step: what was saved of it for backward changes with it, and would not where it is made again.
 void note_write_behind(const at::Tensor& t);
 
+// A view that came out of its region by itself (Region::hand_over) is to PyTorch no view of what is left there: a write to it would change the memory of that, and not its graph. Throws out of
+// memory in that case.
+void refuse_write_to_a_part(const at::Tensor& t);
+
 // A write to a value of the step that has its memory: the region notes it for backward, see Note [Writes that backward finds].
 void tell_of_write(const at::Tensor& t);
 
