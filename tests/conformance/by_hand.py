@@ -230,3 +230,18 @@ def slow_conv_dilated2d():
 @call("nanmedian")
 def medians():
     return [((x(5, 3),), {})]
+
+
+@call("bernoulli_.Tensor")
+def bernoulli_of_a_tensor():
+    return [((x(5, 3), x(5, 3).abs()), {})]
+
+
+@call("normal.float_Tensor")
+def normal_of_deviations():
+    return [((0.5, x(5, 3).abs()), {})]
+
+
+@call("poisson")
+def poisson():
+    return [((x(5, 3).abs(),), {})]

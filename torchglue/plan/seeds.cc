@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
+#include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/plan/decide.h"
@@ -102,6 +105,27 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
   return plan;
 }
 
+// The argument that an operator with weights takes for its input.
+bool is_input(const TapeOp& op, const TapeRef& ref) {
+  constexpr std::string_view kNames[] = {"input", "self", "mat1", "query"};
+  const std::string& name = op.op.schema().arguments()[ref.arg].name();
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+// Whether a model takes the value in: an operator that is no entry's own (linear, conv2d) puts what descends from it together with something else, its weights.
+bool is_taken_in(const Tape& tape, TapeValueId value) {
+  ska::flat_hash_set<TapeValueId> descends{value};
+  const auto takes_in = [&](const TapeOp& op) {
+    const auto of_value = [&](const TapeRef& ref) { return descends.count(ref.value) > 0; };
+    if (std::none_of(op.refs.begin(), op.refs.end(), of_value)) return false;
+    for (TapeValueId out : op.outputs) descends.insert(out);
+    if (op_traits(op.op).pointwise || op.in_place) return false;
+    const bool as_input = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return of_value(ref) && is_input(op, ref); });
+    return as_input && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return !of_value(ref) && tape.values()[ref.value].is_capture(); });
+  };
+  return std::any_of(tape.ops().begin(), tape.ops().end(), takes_in) || (tape.pending() != nullptr && takes_in(*tape.pending()));
+}
+
 // What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it.
 bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && value.grad_fn != nullptr); }
 
@@ -154,8 +178,10 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
   }
-  // Under no_grad it may be the optimizer that runs out, whose tensors are no batches.
+  // Under no_grad it may be an update of parameters that runs out, of an optimizer or by hand: what it computes with is no batch.
   const bool updates = tape.pending() != nullptr && !tape.state(tape.pending()->state).grad_mode;
+  const bool in_optimizer = updates && origin_now(false).when == KOILA_IN_OPTIMIZER;
+  const auto is_of_update = [&](TapeValueId v) { return updates && tape.sized_like_a_parameter(values[v]) && (in_optimizer || !is_taken_in(tape, v)); };
   const auto statistics = running_statistics_on(tape);
   const auto asked = asked_for(tape, wanted);
   size_t tries = 0;
@@ -168,7 +194,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
       if (!candidate || ((may_be_parameter(value) && asked.count(v) == 0) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
-      if (statistics.count(v) > 0 || (updates && tape.sized_like_a_parameter(value))) continue;
+      if (statistics.count(v) > 0 || is_of_update(v)) continue;
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;

@@ -168,6 +168,8 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
     });
     if (!needed) continue;
     session().log(KOILA_LOG_DEBUG, "a node from before the tape that the pass has used up: " + o.node->name());
+    const auto* of_region = dynamic_cast<RegionNode*>(o.node.get());
+    if (of_region != nullptr && of_region->region()->micro_batch() == 1) throw CannotConvert("one row of the batch does not fit, or what ran out is outside the split part of the step.");
     throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
   }
   if (rest.size() == targets.size()) return outputs;
