@@ -137,7 +137,8 @@ std::int64_t SizePolicy::by_time(std::int64_t most) {
 std::int64_t SizePolicy::begin(std::optional<std::int64_t> available) {
   available_ = available;
   failed_ = false;
-  if (options_.way == Way::kFixed || !available) return rows_;
+  if (options_.way == Way::kFixed) return rows_;
+  if (!available) return rows_ = limited_ ? batch_ : rows_;
   std::erase_if(failures_, [&](const Failure& f) { return step_ > f.until + f.lasts; });
   if (const auto settled = choices_.find(coarse(*available)); std::exchange(restored_, false) && settled != choices_.end() && fits(settled->second, *available, 0)) {
     return rows_ = most_ = settled->second;
@@ -164,6 +165,7 @@ void SizePolicy::probe(std::int64_t rows) {
 std::int64_t SizePolicy::failed(std::int64_t rows) {
   rows = std::clamp<std::int64_t>(rows, 1, batch_);
   failed_ = true;
+  limited_ = available_.has_value();
   probe_ = 0;
   if (available_ && rows > 1) {
     std::int64_t lasts = kLasts;
@@ -231,6 +233,7 @@ void SizePolicy::restore(const std::vector<Observation>& observations, const std
   choices_ = std::move(choices);
   std::erase_if(choices_, [&](const auto& choice) { return choice.second < 1 || choice.second > batch_; });
   restored_ = !needs_.empty();
+  limited_ = !failures_.empty();
 }
 
 }  // namespace koila

@@ -71,7 +71,8 @@ class SizePolicy {
   // Whether it is for two sizes, so that a and b can be told apart.
   bool knows_slope() const { return needs_.size() > 1; }
 
-  // A step begins with so many bytes available (none: nobody knows). Rows at a time, 1 to batch(); batch(): it fits as a whole.
+  // A step begins with so many bytes available (none: nobody knows, or there is no limit; there is none any more where the last failure knew of one). Rows at a time, 1 to batch();
+  // batch(): it fits as a whole.
   std::int64_t begin(std::optional<std::int64_t> available);
 
   // Somebody who knows better has chosen: rows at a time from here on, as if begin() had said so.
@@ -145,6 +146,7 @@ class SizePolicy {
   std::optional<std::int64_t> available_;  // when the step began
   std::int64_t step_ = 0;
   bool failed_ = false;   // in this step
+  bool limited_ = false;  // the last failure was of what was known to be available
   bool unsure_ = false;   // how much the last step needed
   std::int64_t standing_ = 0;
   std::int64_t boundaries_ = 0;  // bytes

@@ -229,5 +229,28 @@ def actions_sampled(out):
     return model
 
 
+@program
+def taught_by_an_average(out):
+    """128 rows of 20 features beside a weight of [128, 20]: under no_grad the teacher takes in a batch, though a parameter has its sizes."""
+
+    def classifier():
+        middle = [layer for _ in range(6) for layer in (nn.GELU(), nn.LayerNorm(128))]
+        return nn.Sequential(nn.Linear(20, 128), *middle, nn.Linear(128, 5))
+
+    student, teacher = classifier(), classifier()
+    teacher.load_state_dict(student.state_dict())
+
+    def loss():
+        x = torch.randn(128, 20)
+        with torch.no_grad():
+            for average, p in zip(teacher.parameters(), student.parameters()):
+                average.mul_(0.9).add_(p, alpha=0.1)
+            taught = teacher(x + 0.1 * torch.randn_like(x)).softmax(1)
+        return (student(x).softmax(1) - taught).pow(2).mean()
+
+    train(torch.optim.SGD(student.parameters(), 1e-2), out, loss)
+    return nn.ModuleList([student, teacher])
+
+
 if __name__ == "__main__":
     main(PROGRAMS)

@@ -172,6 +172,15 @@ TEST(SizePolicy, WithoutKnowledgeOfWhatIsAvailableASizeOnlyShrinks) {
   EXPECT_EQ(policy.begin(std::nullopt), 16);
 }
 
+TEST(SizePolicy, RunsWholeWhereTheLimitIsGone) {
+  SizePolicy policy = model(64, 32);
+  EXPECT_LT((Machine{[](std::int64_t rows) { return 10 * rows; }}.step(policy, 300).rows), 64);
+  EXPECT_EQ(policy.begin(std::nullopt), 64);
+  EXPECT_EQ(policy.failed(64), 32);  // it had none, and ran out: what is available is not known
+  policy.end(0, 1);
+  EXPECT_EQ(policy.begin(std::nullopt), 32);
+}
+
 TEST(SizePolicy, PowersOfTwo) {
   const Machine machine{[](std::int64_t m) { return 1'000 * m; }, 0};
   SizePolicy policy(100, 64, {Way::kPow2, false, 0.03});
