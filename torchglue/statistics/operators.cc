@@ -30,6 +30,7 @@ class Statistics : public torch::autograd::Function<Statistics> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, std::vector<int64_t> dims, const at::Tensor& mean, const at::Tensor& var,
                                int64_t count) {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    ctx->set_materialize_grads(false);  // what has no gradient gives none on: a parameter's stays None
     ctx->save_for_backward({x, mean});
     ctx->saved_data["dims"] = std::move(dims);
     ctx->saved_data["count"] = count;
@@ -69,6 +70,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
     // The kernel wants all four in one type: the statistics'.
     const at::Tensor scale = weight && weight->defined() ? weight->to(mean.scalar_type()) : at::ones_like(mean);
     const at::Tensor shift = bias && bias->defined() ? bias->to(mean.scalar_type()) : at::zeros_like(mean);
+    ctx->set_materialize_grads(false);
     ctx->save_for_backward({x, mean, var, scale});
     ctx->saved_data["eps"] = eps;
     ctx->saved_data["weight"] = weight && weight->defined() ? static_cast<int64_t>(weight->scalar_type()) : int64_t{-1};
@@ -77,6 +79,7 @@ class Normalise : public torch::autograd::Function<Normalise> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    if (!gradients[0].defined()) return variable_list(6);
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &mean = saved[1], &var = saved[2], &scale = saved[3];
     const double eps = ctx->saved_data["eps"].toDouble();
