@@ -3,6 +3,7 @@
 #include <c10/core/AutogradState.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "torchglue/base/followed.h"
 #include "torchglue/base/tls.h"
@@ -39,14 +40,15 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   const OpTraits& traits = op_traits(op);
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   int64_t bytes = 0;
-  bool deferred = false;
+  std::vector<std::shared_ptr<Region>> alive;  // one of which everything is read may end
+  for (const SplitArgument& a : split) {
+    if (a.region != nullptr) alive.push_back(a.region->shared_from_this());
+  }
+  const bool deferred = materialise_split(split, /*but_for_the_step_within=*/false);
   for (const SplitArgument& a : split) {
     if (a.region == nullptr) continue;
-    const auto region = a.region->shared_from_this();
-    deferred = true;
     bytes += static_cast<int64_t>(a.tensor.nbytes());
-    region->materialise({a.value});
-    if (grad_mode && a.tensor.requires_grad()) region->consume(a.value);
+    if (grad_mode && a.tensor.requires_grad()) a.region->consume(a.value);
   }
   if (deferred && traits.tensor_result) {
     constexpr size_t kNamesAtMost = 64;

@@ -146,14 +146,16 @@ bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
   return true;
 }
 
-bool materialise_split(const Question& q, bool but_for_the_step_within) {
-  bool any = false;
-  for (const SplitArgument& a : q.split) {
+bool materialise_split(const std::vector<SplitArgument>& split, bool but_for_the_step_within) {
+  std::vector<std::pair<std::shared_ptr<Region>, std::vector<ValueId>>> by_region;
+  for (const SplitArgument& a : split) {
     if (a.region == nullptr || (but_for_the_step_within && a.region->depth() == session().engine_depth)) continue;
-    a.region->shared_from_this()->materialise({a.value});
-    any = true;
+    auto its = std::find_if(by_region.begin(), by_region.end(), [&](const auto& entry) { return entry.first.get() == a.region; });
+    if (its == by_region.end()) its = by_region.insert(its, {a.region->shared_from_this(), {}});
+    its->second.push_back(a.value);
   }
-  return any;
+  for (const auto& [region, values] : by_region) region->materialise(values);
+  return !by_region.empty();
 }
 
 void gather(const OpCall& call, const Question& q, Region& region) {

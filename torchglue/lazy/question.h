@@ -62,8 +62,9 @@ std::shared_ptr<Region> choose_region(Question& q);
 // An argument that no rule can be asked about becomes an ordinary tensor. False when there is none.
 bool settle_outsider(const c10::OperatorHandle& op, const Question& q);
 
-// Full values for all split arguments, or for those that are not of the step within this backward pass. False when there is none.
-bool materialise_split(const Question& q, bool but_for_the_step_within);
+// Full values for all split arguments, or for those that are not of the step within this backward pass. False when there is none. Those of a region come from the same passes: a
+// value and its copy are so the same to the bit, however often a pass runs out.
+bool materialise_split(const std::vector<SplitArgument>& split, bool but_for_the_step_within);
 
 // Ends the stage. What the answer wants whole is an ordinary tensor from here on, and the call is to be asked about again.
 void gather(const OpCall& call, const Question& q, Region& region);
