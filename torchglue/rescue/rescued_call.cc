@@ -111,11 +111,12 @@ std::string describe_refusal(const c10::OperatorHandle& op, const std::string& r
   std::string text = reason;
   const auto add = [&](const std::string& more) { text += (text.empty() ? "" : " ") + more; };
   if (op_traits(op).writes) add(op.schema().name() + " writes to its arguments, and may have done part of it.");
+  const bool in_optimizer = origin_now(false).when == KOILA_IN_OPTIMIZER;
   if (const size_t updated = session().updated.size(); updated > 0 && !c10::AutogradState::get_tls_state().get_grad_mode()) {
-    add("Since the last backward pass " + std::to_string(updated) + (updated == 1 ? " parameter has" : " parameters have") +
-        " been updated: an optimizer's step is half done.");
+    add("Since the last backward pass " + std::to_string(updated) + (updated == 1 ? " parameter has" : " parameters have") + " been updated" +
+        (in_optimizer ? ": an optimizer's step is half done." : "."));
   }
-  if (origin_now(false).when == KOILA_IN_OPTIMIZER && !op_traits(op).writes && makes_state(op.schema().name())) add(kStateDoesNotFit);
+  if (in_optimizer && !op_traits(op).writes && makes_state(op.schema().name())) add(kStateDoesNotFit);
   return text;
 }
 
