@@ -32,6 +32,10 @@ from notes import Notes  # noqa: E402
 from verdict import Setting, Verdict  # noqa: E402
 
 
+# A limit that nothing reaches. Without any, a failure that is injected is one of memory of which nobody knows how much there is, and the steps after it stay split whatever program they belong to.
+PLENTY = 1 << 40
+
+
 class Case:
     """A program to run, and what it has to leave."""
 
@@ -97,7 +101,7 @@ class Runner:
             koila.reset_peak()
             there = koila.live()
             if limited:
-                koila.limit(base + setting.bytes if setting.bytes else 0, setting.inject and self.where + setting.inject)
+                koila.limit(base + setting.bytes if setting.bytes else PLENTY, setting.inject and self.where + setting.inject)
 
         limited = False
         notes = Notes(begin)
