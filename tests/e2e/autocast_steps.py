@@ -94,6 +94,3 @@ if __name__ == "__main__":
         import sim_cuda
     with sim_cuda.cuda_by_default() if DEVICE == "cuda" else contextlib.nullcontext():
         cases.main({name: case(call) for name, call in CALLS.items()})
-    if DEVICE == "cuda":
-        # The engine's thread of the device lets go of the mode above with Python's lock, after its pass: plain PyTorch aborts where Python has ended by then. A pass without a mode comes after that.
-        torch.ones(1, device=DEVICE, requires_grad=True).sum().backward()

@@ -217,8 +217,21 @@ def _patch():
 _patch()
 
 
+_kept = []
+
+
+def _let_go_of_modes():
+    """The engine's thread of the device keeps the modes of its last backward pass, and lets go of them, with Python's lock, some time after the pass: where Python
+    has ended by then, plain PyTorch aborts. A pass without a mode, and without a byte of memory, takes that pass's place. Its leaf is kept: the thread may be the
+    last to let go of it too."""
+    leaf = torch.empty(0, device="cuda", requires_grad=True)
+    leaf.backward(torch.empty(0, device="cuda"))
+    _kept.append(leaf)
+
+
 @contextlib.contextmanager
 def cuda_by_default():
     """Tensors that a program makes without naming a device are the device's."""
     with torch.device("cuda"):
         yield
+    _let_go_of_modes()
