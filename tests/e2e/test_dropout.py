@@ -23,8 +23,21 @@ SCRIPT = textwrap.dedent("""
     layers = torch.nn.ModuleList(torch.nn.Linear(48, 48, bias=False) for _ in range(4))
     table = torch.nn.Embedding(100, 48)
 
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (ctx.saved_tensors[0] != 0)  # what it was given: the mask is in it
+
     def block(layer):
-        return lambda x: torch.nn.functional.dropout(layer(x) * 1.0, 0.5) * 1.0
+        def run(x):
+            x = torch.nn.functional.dropout(layer(x) * 1.0, 0.5)
+            return Same.apply(x) if how == "function" else x * 1.0
+        return run
 
     off = []
     try:
@@ -32,7 +45,7 @@ SCRIPT = textwrap.dedent("""
             layers.zero_grad()
             x = table(torch.randint(100, (rows,)))
             for layer in layers:
-                x = checkpoint(block(layer), x, use_reentrant=how == "reentrant") if how != "plain" else block(layer)(x)
+                x = checkpoint(block(layer), x, use_reentrant=how == "reentrant") if how in ("reentrant", "checkpoint") else block(layer)(x)
             loss = x.square().sum()  # of the second degree
             loss.backward()
             for layer in layers:
@@ -49,7 +62,7 @@ def run(how, environment):
     return json.loads(out.stdout)
 
 
-@pytest.mark.parametrize("how", only(["plain", "checkpoint"], ["plain", "reentrant", "checkpoint"]))
+@pytest.mark.parametrize("how", only(["plain", "checkpoint", "function"], ["plain", "reentrant", "checkpoint", "function"]))
 @pytest.mark.parametrize("limit", only(["3", "1200KiB"], ["3", "100", "900KiB", "1000KiB", "1200KiB", "1400KiB", "1600KiB", "2000KiB"]))
 def test_one_set_of_masks(how, limit):
     if limit.endswith("KiB"):

@@ -1,4 +1,4 @@
-"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py and twice.py."""
+"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py, twice.py and own_functions.py."""
 
 import json
 import subprocess
@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
+import own_functions
 import twice
 import unseen
 from harness import HERE, clean_environment, koila_environment
 
-PROGRAMS = {"unseen": unseen.PROGRAMS, "twice": twice.PROGRAMS}
+PROGRAMS = {"unseen": unseen.PROGRAMS, "twice": twice.PROGRAMS, "own_functions": own_functions.PROGRAMS}
 
 
 @pytest.mark.parametrize("file, name", [(file, name) for file, programs in PROGRAMS.items() for name in programs])

@@ -22,6 +22,11 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
 };
 
+struct Tripled : torch::autograd::Function<Tripled> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 3; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients) { return {gradients[0] * 3}; }
+};
+
 TEST(Tape, HoldsProducedTensorsWeakly) {
   Tape tape;
   Recorder run(tape);
@@ -220,7 +225,7 @@ TEST(Tape, AProducedTensorThatBecomesALeafIsACapture) {
   EXPECT_TRUE(tape.values()[value_of(tape, weight)].is_capture());
 }
 
-TEST(Tape, IsCutWhereAFunctionOfTheUsersStands) {
+TEST(Tape, GoesOnBehindAFunctionOfTheUsers) {
   Tape tape;
   Recorder run(tape);
   const at::Tensor w = parameter({4, 3});
@@ -234,8 +239,42 @@ TEST(Tape, IsCutWhereAFunctionOfTheUsersStands) {
   const auto function = Doubled::apply(h);
   torch::autograd::impl::set_gradient_edge(seen, torch::autograd::impl::gradient_edge(function));
   (void)run.tanh(seen);
-  EXPECT_EQ(tape.ops().size(), 1u);
+  EXPECT_EQ(tape.ops().size(), 3u);
   EXPECT_TRUE(tape.values()[value_of(tape, seen)].is_capture());
+  ASSERT_EQ(tape.bridges().size(), 1u);
+  const Bridge* bridge = tape.bridge_of(*seen.grad_fn());
+  ASSERT_NE(bridge, nullptr);
+  ASSERT_EQ(bridge->ends.size(), 1u);
+  EXPECT_EQ(bridge->ends[0].value, value_of(tape, h));
+}
+
+TEST(Tape, IsCutWhereWhatAFunctionWasGivenHasBeenWrittenTo) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor h = run.tanh(parameter({4, 3}));
+  const at::Tensor given = Tripled::apply(h);
+  {
+    const at::NoGradGuard no_grad;
+    run("aten::mul_", "Tensor", {run("aten::view", {h, std::vector<int64_t>{12}}), at::rand({12})});
+  }
+  (void)run.tanh(given);
+  EXPECT_EQ(tape.ops().size(), 1u);
+  EXPECT_TRUE(tape.bridges().empty());
+}
+
+TEST(Tape, WhatHasReadAFunctionThatIsGoneIsAPartOfIt) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor h = run.tanh(parameter({4, 3}));
+  at::Tensor given = Doubled::apply(h);
+  const at::Tensor sum = run("aten::add", "Tensor", {h, given, 1}), after = run.tanh(sum);
+  const auto* node = given.grad_fn().get();
+  given.reset();
+  tape.widen_bridges();
+  EXPECT_EQ(tape.ops().size(), 2u);  // without the sum
+  EXPECT_TRUE(tape.values()[value_of(tape, sum)].is_capture());
+  EXPECT_NE(tape.bridge_of(*node), nullptr);
+  EXPECT_NE(tape.bridge_of(*sum.grad_fn()), nullptr);
 }
 
 TEST(Tape, IsCutWhereABufferWasWrittenIntoDifferentiably) {

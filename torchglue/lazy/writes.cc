@@ -35,7 +35,7 @@ void refuse_write_to_a_part(const at::Tensor& t) {
 // of a micro-batch's part then counts as written to (see Region::BackwardPass).
 void tell_of_write(const at::Tensor& t) {
   static const auto copy = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
-  if (session().engine_depth > 0 || session().converting) return;
+  if (session().engine_depth > 0) return;
   at::Tensor written = t;
   auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
   if (entry.region == nullptr && t.is_view()) {  // made when the value had its memory already

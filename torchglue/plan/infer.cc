@@ -55,11 +55,16 @@ class Inference {
   // In the differentiable part it is only looked at: PyTorch gives no writable array of a tensor that requires grad.
   void take_pinned_as_they_are() {
     for (const TapeValue& value : tape_.values()) {
-      if (!value.is_capture() && tape_.pinned(value.group)) whole_.insert(value.group);
+      if (!value.is_capture() && (tape_.pinned(value.group) || may_be_saved(value))) whole_.insert(value.group);
     }
     for (const TapeValue& value : tape_.values()) {
       if (value.differentiable()) whole_.erase(value.group);
     }
+  }
+
+  // By a forward method that has computed it, see Note [Bridges].
+  bool may_be_saved(const TapeValue& value) const {
+    return !tape_.bridges().empty() && !value.differentiable() && !value.weak.expired() && !tape_.state(tape_.ops()[value.producer].state).grad_mode;
   }
 
   // False: something more has to be taken as it is, and the placements do not hold.

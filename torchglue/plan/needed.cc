@@ -19,6 +19,11 @@ class Needed {
       if (is_as_it_is(plan, v)) stays_.insert(tape.values()[v].group);
       if (is_held(v) && is_concerned(v)) need(v);
     }
+    for (const Bridge& bridge : tape.bridges()) {
+      for (const Bridge::End& end : bridge.ends) {
+        if (plan.descends[end.value] && !is_seed(plan, end.value) && !bridge.alive.expired()) need(end.value);
+      }
+    }
     if (tape.pending() == nullptr) return;
     for (const TapeRef& ref : tape.pending()->refs) {
       if (!plan.placements[ref.value].is_replicate()) need(ref.value);

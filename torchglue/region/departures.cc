@@ -90,6 +90,16 @@ void Region::hand_out_exchanged(ValueId id) {
   value.impl = nullptr;
 }
 
+bool Region::is_fresh_memory(ValueId id) const {
+  const auto of_group = [&](ValueId v) { return v != kNoValue && values_[v].group == values_[id].group; };
+  return std::all_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) {
+    const bool makes = std::any_of(in.outputs.begin(), in.outputs.end(), of_group);
+    return makes ? in.makes_fresh_memory() && !in.in_place : std::none_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) {
+      return std::any_of(a.operands.begin(), a.operands.end(), [&](const Operand& o) { return o.kind == Operand::Kind::kValue && of_group(o.id); });
+    });
+  });
+}
+
 void Region::give_up(const c10::StorageImpl* storage) {
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Group& group = groups_[values_[id].group];

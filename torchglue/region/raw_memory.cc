@@ -122,6 +122,8 @@ void before_raw_access(const c10::TensorImpl& tensor) {
   watched_read([&] { materialise_storage(storage); });
   const at::Tensor handle(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(&tensor)));
   s.pin([&](Tape& tape) { tape.pin(handle); });
+  const auto entry = deferred_registry().find(&tensor);
+  if (entry.region != nullptr && entry.region->is_fresh_memory(entry.value)) return entry.region->shared_from_this()->hand_over(entry.value, handle);
   if (matters(s, tensor, storage)) raw_memory().note(tensor);
 }
 

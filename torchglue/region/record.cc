@@ -14,6 +14,7 @@
 #include "torchglue/region/half_sums.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/region.h"
+#include "torchglue/region/successors.h"
 #include "torchglue/step/session.h"
 
 namespace koila {
@@ -172,6 +173,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
 
 bool Region::would_cycle(const at::Tensor& tensor) const {
   if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
+  follow_successors({tensor});
   bool found = false;
   std::vector<torch::autograd::Node*> behind;
   add_nodes_behind(tensor, behind);

@@ -113,24 +113,21 @@ class Region : public std::enable_shared_from_this<Region> {
   bool would_cycle(const at::Tensor& capture) const;
   // Nothing joins any more.
   void close();
-  // Notes that a seed joins whose first call has this key. False when it belongs to another step: it has joined `times` times already, and
-  // nothing of before is waiting for its value (or too much is, see Note [Steps without a backward]).
+  // Notes that a seed joins whose first call has this key. False when it belongs to another step: it has joined `times` times already, and nothing of before is waiting for its value (or too much is, see Note [Steps without a backward]).
   bool begin_with(uint64_t key, int times);
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
   void rebind(ValueId value, const at::Tensor& tensor);
-  // Whether an in-place operator on the value may run per micro-batch.
-  // `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
+  // Whether an in-place operator on the value may run per micro-batch. `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
   bool may_write(ValueId value, bool keeps_data = false) const {
     const Group& group = groups_[values_[value].group];
     return (keeps_data || !group.materialised) && !group.uncertain;
   }
-  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on.
-  // Throws where it has views that cannot be made to know of the write.
+  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws where it has views that cannot be made to know of the write.
   void hand_out_group(ValueId value);
   // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.
   void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
-  // A plain operator's graph now hangs on the value.
-  void consume(ValueId value);
+  bool is_fresh_memory(ValueId value) const;  // which nobody has read or written to yet
+  void consume(ValueId value);                // a plain operator's graph now hangs on the value
   // A collective operation is about to write to `storage`, which has its memory: see Note [Collectives].
   void before_exchange(const c10::StorageImpl* storage);
   // The tensor holds what other processes sent, and no longer the value: it is an ordinary one from now on.
@@ -251,8 +248,7 @@ class Region : public std::enable_shared_from_this<Region> {
   uint32_t use(uint32_t capture, const Placement& placement);
   ValueId new_value(const Placement& placement, uint32_t group, bool requires_grad, bool random);
   uint32_t new_group(ValueId base);
-  static at::Tensor make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset,
-                                  at::Storage storage);
+  static at::Tensor make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::Storage storage);
   void install(ValueId id, const at::Tensor& tensor);
   void attach_gradient(ValueId id, const at::Tensor& deferred);
   // The values of one group that the program holds become PyTorch's views of the one that the group began with.

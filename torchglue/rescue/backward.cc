@@ -18,17 +18,17 @@
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/oom_watch.h"
 #include "torchglue/oom/python_error.h"
-#include "torchglue/plan/seeds.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/pass_edges.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/successors.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/graph_pass.h"
 #include "torchglue/rescue/interrupted.h"
-#include "torchglue/rescue/old_graph.h"
+#include "torchglue/rescue/split_pass.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
@@ -57,65 +57,20 @@ struct Pass {
 
   // Whether it is a part of the forward pass, see Note [Gradients that have a graph].
   bool goes_on() const { return create_graph && !accumulate_grad; }
-  variable_list run(const edge_list& from, const edge_list& to) const { return real_execute(engine, from, inputs, keep_graph, create_graph, accumulate_grad, to); }
+  variable_list run(const edge_list& from, const edge_list& to) const;
 };
 
-constexpr const char* kAccumulatesGraphs = "backward(create_graph=True) asks for parameters' gradients that have a graph, which micro-batches do not have; autograd.grad(..., create_graph=True) may.";
-
-// A micro-batch has to be smaller than the batch.
-void check_size(int64_t batch) {
-  if (batch <= 1) throw CannotConvert("the batch is one row.");
-  const int64_t forced = process().forced_micro_batch();
-  if (forced >= batch) throw CannotConvert("KOILA_MICROBATCH asks for " + std::to_string(forced) + " rows at a time, and the batch has no more (" + std::to_string(batch) + " rows).");
-}
-
-// How the pass can be split. Throws CannotConvert; reads only.
-Plan plan_pass(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs) {
-  Session& s = session();
-  if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
-  check_raw_memory();
-  s.tape.let_go_of_leaves();
-  if (create_graph) throw CannotConvert(kAccumulatesGraphs);
-  const auto serves = [&](const Plan& p) {
-    const auto tensors = root_tensors(s.tape, p, roots);
-    return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined(); });
-  };
-  const auto check = [&](const Plan& p) {
-    if (p.bytes == 0) throw CannotConvert("nothing that the step has computed can be split along a dimension of its inputs.");
-    if (!serves(p)) throw CannotConvert("backward starts from a tensor that the split part of the step did not make.");
-    check_size(p.batch);
-  };
-  ska::flat_hash_set<const c10::TensorImpl*> asked_for;
-  for (const Edge& output : outputs) {
-    if (const at::Tensor t = tensor_on_edge(s.tape, output); t.defined()) asked_for.insert(t.unsafeGetTensorImpl());
+// The engine leaves out what lies behind the first of the targets, going by numbers that nodes got when they were made. A region's are high, and a node that hangs on it by now may have a low one
+// (see Rewiring). A target that nothing leads to has the lowest there is.
+variable_list Pass::run(const edge_list& from, const edge_list& to) const {
+  if (std::none_of(to.begin(), to.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; })) {
+    return real_execute(engine, from, inputs, keep_graph, create_graph, accumulate_grad, to);
   }
-  return find_plan(s.tape, serves, check, s.batch_in_use(), graphs, asked_for);
-}
-
-// Turns the step into a region. Returns the pass's roots in the new graph.
-edge_list split_step(const edge_list& roots, const edge_list& outputs, bool create_graph, Graphs graphs, const OutOfMemory* oom) {
-  Session& s = session();
-  const Plan plan = plan_pass(roots, outputs, create_graph, graphs);
-  const std::vector<at::Tensor> tensors = root_tensors(s.tape, plan, roots);
-  std::vector<Node*> outside;  // graphs that the region will hang on
-  for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
-    const TapeValue& value = s.tape.values()[v];
-    const at::Tensor t = value.lock();
-    if (t.defined() && (value.is_capture() || !plan.descends[v])) add_nodes_behind(t, outside);
-  }
-  // The graph that is let go may be all that holds what the step must be made from again.
-  std::vector<at::Tensor> kept;
-  for (TapeValueId v = 0; v < s.tape.values().size(); ++v) {
-    const TapeValue& value = s.tape.values()[v];
-    if (value.is_capture() || !value.differentiable() || !plan.descends[v]) kept.push_back(value.lock());
-    if (auto written = value.is_copied() ? value.weak.lock() : nullptr) kept.emplace_back(std::move(written));
-  }
-  release_graph(roots, std::move(outside));
-  const int64_t in_use = convert(s.tape, plan, graphs);
-  if (oom != nullptr) report_rescue(*oom, in_use, plan.batch);
-  edge_list split;
-  for (const at::Tensor& t : tensors) split.push_back(torch::autograd::impl::gradient_edge(t));
-  return split;
+  edge_list unpruned = to;
+  unpruned.push_back(torch::autograd::impl::gradient_edge(at::empty({0}).set_requires_grad(true)));
+  variable_list results = real_execute(engine, from, inputs, keep_graph, create_graph, accumulate_grad, unpruned);
+  if (results.size() > to.size()) results.resize(to.size());
+  return results;
 }
 
 void end_step() {
@@ -237,27 +192,10 @@ void check_split_pass(const Pass& pass, int depth) {
   }
 }
 
-// What is asked for and lies inside of the step: its edge is another one when the step has been split.
-std::vector<at::Tensor> inner_tensors(const edge_list& outputs) {
-  std::vector<at::Tensor> tensors;
-  for (const Edge& output : outputs) {
-    const bool leaf = output.function && kind_of(*output.function) == NodeKind::kLeaf;
-    tensors.push_back(leaf ? at::Tensor() : tensor_on_edge(session().tape, output));
-  }
-  return tensors;
-}
-
-edge_list edges_now(edge_list outputs, const std::vector<at::Tensor>& inner) {
-  for (size_t i = 0; i < inner.size(); ++i) {
-    if (inner[i].defined()) outputs[i] = torch::autograd::impl::gradient_edge(inner[i]);
-  }
-  return outputs;
-}
-
 // The pass along the graph of a step that has been split just now.
-variable_list run_split(const Pass& pass, const edge_list& roots, const edge_list& outputs) {
+variable_list run_split(const Pass& pass, const edge_list& roots, const variable_list& gradients, const edge_list& outputs) {
   const Offload::Backward split_already(session().offload, [] { return false; });
-  const Pass split{pass.engine, roots, pass.inputs, pass.keep_graph, pass.create_graph, pass.accumulate_grad, outputs};
+  const Pass split{pass.engine, roots, gradients, pass.keep_graph, pass.create_graph, pass.accumulate_grad, outputs};
   if (auto gradients = run_inside(split)) return *std::move(gradients);
   return run_pass(split, roots, outputs);
 }
@@ -268,6 +206,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   const Graphs graphs = pass.goes_on() ? Graphs::kWhole : Graphs::kUsedUp;
   EngineCallbacks callbacks;
   std::optional<InterruptedPass> interrupted;
+  s.tape.widen_bridges();
   if (!s.tape.empty()) interrupted.emplace(s.tape, pass.roots, pass.keep_graph, s.functions || s.tape.saw_functions(), pass.accumulate_grad);
   const auto can_be_split = [&] {
     try {
@@ -302,10 +241,17 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     empty_queue(pass.engine);
     const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
     const std::vector<at::Tensor> inner = remaining ? inner_tensors(*remaining) : std::vector<at::Tensor>();
-    const edge_list split = split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
-    callbacks.pass_over();
     variable_list gradients;
-    if (remaining) gradients = run_split(pass, split, edges_now(*remaining, inner));
+    if (interrupted->past().any()) {
+      const PastBridges::Rest rest = interrupted->past().rest();
+      const edge_list split = split_rest(*rest.from, interrupted->past().number(), pass.outputs, graphs, &oom);
+      callbacks.pass_over();
+      if (remaining) gradients = run_split(pass, split, rest.gradients, edges_now(*remaining, inner));
+    } else {
+      const edge_list split = split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
+      callbacks.pass_over();
+      if (remaining) gradients = run_split(pass, split, pass.inputs, edges_now(*remaining, inner));
+    }
     over = !pass.goes_on();
     run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(pass.engine, from, with, false, false, true, {}); });
     return gradients;
@@ -342,7 +288,7 @@ variable_list outermost(const Pass& pass, bool& over) {
     }
     if (!split.empty()) {
       over = !pass.goes_on();
-      return run_split(pass, split, edges_now(pass.outputs, inner));
+      return run_split(pass, split, pass.inputs, edges_now(pass.outputs, inner));
     }
   }
   return rescued(pass, accumulates_graphs, over);
@@ -357,6 +303,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   Session& s = session();
   if (is_traced()) return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   const NoRawAccess koila;
+  follow_successors(roots);
   std::optional<StepAccounts> accounts;
   const Pass pass{engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs};
   if (torch::autograd::get_current_graph_task_id() == -1 && !pass.goes_on() && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);

@@ -24,8 +24,10 @@
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/learn.h"
 #include "torchglue/rescue/made_again.h"
+#include "torchglue/rescue/out_of_sight.h"
 #include "torchglue/rescue/places.h"
 #include "torchglue/rescue/real_masks.h"
+#include "torchglue/rescue/rewiring.h"
 #include "torchglue/rescue/staying.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/session.h"
@@ -53,7 +55,7 @@ class Conversion {
  public:
   Conversion(Tape& tape, const Plan& plan, Graphs graphs)
       : tape_(tape), plan_(plan), seeds_(learn(tape, plan)), converting_(tape, plan, graphs), device_(tape.values()[plan.seeds[0].value].device),
-        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), staying_(tape, plan) {}
+        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), staying_(tape, plan), out_of_sight_(tape) {}
 
   int64_t convert() {
     // What a region of this step can go on from joins it.
@@ -258,11 +260,11 @@ class Conversion {
     k.strides = value.strides;
     k.storage_offset = value.storage_offset;
     k.dtype = value.dtype;
-    k.keep_data = staying_.keeps_data(value.group);
     k.keys = alive.defined() ? alive.key_set() : keys_;
     if (!alive.defined() && value.conjugated) k.keys = k.keys.add(c10::DispatchKey::Conjugate);
     if (!alive.defined() && value.negated) k.keys = k.keys.add(c10::DispatchKey::Negative);
     if (!alive.defined() && k.alias_of == kNoValue) k.storage = storage_of_group(tape_, value.group);
+    k.keep_data = staying_.keeps_data(value.group) && (alive.defined() || k.alias_of != kNoValue || k.storage);
   }
 
   // A view of a seed is real; the program's own when it is alive. False: it is not.
@@ -320,6 +322,7 @@ class Conversion {
   void put_anew(TapeValueId v, const at::Tensor& t) {
     handles_[v] = t;
     anew_.insert(v);
+    rewire(tape_, v, t);
   }
 
   // An operator that ran whole has written to a value of a region that has its memory. The region would make again what it was before: who reads it runs whole as well.
@@ -336,6 +339,7 @@ class Conversion {
     region_->catch_up();
     converting_.before.compare(tape_, region_.get());
     region_->check_sound();
+    out_of_sight_.tell(tape_);
     Session& s = session();
     const auto& regions = s.live_regions();  // an operator that ran again may have begun several
     tape_.keep_apart(plan_.descends, [&](const at::Tensor& t) {
@@ -368,6 +372,7 @@ class Conversion {
   ska::flat_hash_set<TapeValueId> anew_;                 // values that hang on a graph of the conversion's own, or of a region
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
+  const OutOfSight out_of_sight_;
   std::set<std::pair<const Region*, uint32_t>> written_;  // groups, see note_written()
   int64_t micro_batch_ = 0;
   std::shared_ptr<Region> region_;

@@ -15,6 +15,7 @@
 #include "torchglue/plan/seeds.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/successors.h"
 #include "torchglue/rescue/call_of_tape.h"
 #include "torchglue/rescue/made_again.h"
 #include "torchglue/rescue/staying.h"
@@ -41,8 +42,9 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
     }
     add_nodes_behind(t, stack);
   }
-  walk_graph(std::move(stack), [](torch::autograd::Node* node) {
+  walk_graph(std::move(stack), [&](torch::autograd::Node* node) {
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
+    if (tape.bridge_of(*node) != nullptr) return true;  // it stays, with its hooks
     const auto& before = node->pre_hooks();
     const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return dynamic_cast<const HoldHook*>(hook.get()) == nullptr; });
     if (hooked || !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->post_hooks().empty()) {
@@ -141,6 +143,12 @@ void check_raw_memory() {
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs, ska::flat_hash_set<const c10::TensorImpl*> asked_for) {
+  std::vector<at::Tensor> known;
+  for (const TapeValue& value : tape.values()) {
+    if (value.requires_grad) known.push_back(value.lock());
+  }
+  known.erase(std::remove_if(known.begin(), known.end(), [](const at::Tensor& t) { return !t.defined(); }), known.end());
+  follow_successors(known);
   // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
   const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
     const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };

@@ -66,13 +66,13 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
 }  // namespace
 
 InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
-    : used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
+    : keep_graph_(keep_graph), used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
   std::vector<Node*> outside;
   leaves_.reserve(tape.ops().size());
   walk_graph(nodes_of(roots), 2 * tape.ops().size(), [&](Node* node) {
     if (const AccumulateGrad* leaf = as_leaf(*node)) {
       note(leaf->variable);
-    } else if (!tape.may_have_made(*node)) {
+    } else if (tape.bridge_of(*node) == nullptr && !tape.may_have_made(*node)) {
       outside.push_back(node);
       return false;
     }
@@ -82,6 +82,7 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
     outside_.push_back({RegionNode::owner(node), std::make_shared<bool>(false)});
     node_hooks_.emplace_back(outside_.back().node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
   }
+  past_.watch(tape, roots, outside);
   if (!accumulate_grad_) return;
   if (!outside.empty()) {
     ska::flat_hash_set<const c10::TensorImpl*> known;
@@ -115,6 +116,7 @@ void InterruptedPass::stop_watching() {
     const auto ours = std::find_if(hooks.begin(), hooks.end(), [w = watch](const auto& hook) { return hook.get() == w; });
     if (ours != hooks.end()) hooks.erase(ours);
   }
+  past_.stop_watching();
   for (const auto& [node, key] : node_hooks_) node->del_post_hook(key);
   leaf_hooks_.clear();
   node_hooks_.clear();
@@ -144,6 +146,15 @@ bool InterruptedPass::served(const Leaf& leaf) {
   return changed;
 }
 
+bool InterruptedPass::has_checkpoint(const edge_list& roots) {
+  bool found = false;
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    found |= kind_of(*node) == NodeKind::kOther && node->name() == "CheckpointFunctionBackward";
+    return !found;
+  });
+  return found;
+}
+
 std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, const edge_list& outputs) const {
   edge_list targets = outputs;
   if (accumulate_grad_ && outputs.empty()) {
@@ -156,6 +167,10 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
       const Leaf* noted = leaf != nullptr ? find(leaf->variable) : nullptr;
       if (noted == nullptr) throw CannotConvert("backward reaches a tensor that is no leaf of this step.");
       if (served(*noted)) continue;
+      past_.check(*leaf);
+    }
+    if (past_.any() && (!accumulate_grad_ || keep_graph_)) {
+      throw CannotConvert("an autograd.Function in the middle of the step has run already, and cannot be run again.");
     }
     rest.push_back(target);
   }
@@ -174,7 +189,7 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
   }
   if (rest.size() == targets.size()) return outputs;
   // A checkpoint refuses to run in a pass that is limited to some leaves.
-  if (functions_) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has an autograd.Function in it.");
+  if (functions_ && has_checkpoint(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");
   return rest;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "torchglue/compat/node.h"
+#include "torchglue/rescue/past_bridges.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -37,6 +38,8 @@ class InterruptedPass {
   // do. Throws CannotConvert when that cannot be told, or when the second pass would need a graph that the first has used up.
   std::optional<torch::autograd::edge_list> remaining(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& outputs) const;
 
+  const PastBridges& past() const { return past_; }
+
  private:
   struct Leaf {
     at::Tensor variable;
@@ -55,12 +58,15 @@ class InterruptedPass {
   void watch_last_hook(Leaf& leaf);
   const Leaf* find(const at::Tensor& variable) const;
   static bool served(const Leaf& leaf);
+  static bool has_checkpoint(const torch::autograd::edge_list& roots);
 
+  bool keep_graph_;
   bool used_up_;  // a graph is, by its pass: it is freed, or has Functions in it, whose backward may have effects
   bool functions_;
   bool accumulate_grad_;
   std::vector<Leaf> leaves_;
   std::vector<Outside> outside_;
+  PastBridges past_;
   std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> leaf_hooks_;
   std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;
 };

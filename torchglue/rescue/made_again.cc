@@ -1,11 +1,13 @@
 #include "torchglue/rescue/made_again.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "torchglue/base/random_state.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/memory/origin.h"
+#include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/plan/on_tape.h"
@@ -91,9 +93,21 @@ at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
     const TapeValueId out = op.outputs[flat++];
     if (out == kNoTapeValue) return;
     made_[out] = t;
-    if (!t.requires_grad() && !is_split_by_now(tape_.values()[out])) written_since().note(t, tape_.values()[out]);
+    if (t.requires_grad()) {
+      if (was_written_to(out)) written_since().note_result(t);
+    } else if (!is_split_by_now(tape_.values()[out])) {
+      written_since().note(t, tape_.values()[out]);
+    }
   });
   return made_.at(v);
+}
+
+// Where no gradient tells of it: such a write is an operator that nothing on the way to the loss reads.
+bool MadeAgain::was_written_to(TapeValueId v) const {
+  const TapeValue& value = tape_.values()[v];
+  return std::any_of(tape_.ops().begin() + value.producer + 1, tape_.ops().end(), [&](const TapeOp& op) {
+    return op.in_place && !op_traits(op.op).metadata && tape_.values()[op.refs[0].value].group == value.group;
+  });
 }
 
 // What has been written into it is a region's to make, and the tensor with it.

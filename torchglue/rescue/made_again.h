@@ -32,6 +32,7 @@ class MadeAgain {
  private:
   bool anew(const TapeValue& value) const { return graphs_ == Graphs::kUsedUp && !value.is_capture() && value.differentiable(); }
 
+  bool was_written_to(TapeValueId v) const;
   bool is_split_by_now(const TapeValue& value) const;
 
   const Tape& tape_;

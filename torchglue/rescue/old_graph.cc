@@ -4,8 +4,11 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/region/node.h"
+#include "torchglue/rescue/rewiring.h"
 
 namespace koila {
 
@@ -27,10 +30,27 @@ std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const e
   return tensors;
 }
 
-void release_graph(const edge_list& roots, std::vector<Node*> outside) {
+void release_graph(const Tape& tape, const Plan& plan, const edge_list& roots, std::vector<Node*> outside) {
   ska::flat_hash_set<Node*> keep;
-  walk_graph(std::move(outside), [&](Node* node) { return keep.insert(node).second; });
-  walk_graph(nodes_of(roots), [&](Node* node) {
+  while (!outside.empty()) {
+    Node* node = outside.back();
+    outside.pop_back();
+    if (node == nullptr || !keep.insert(node).second) continue;
+    const Bridge* bridge = tape.bridge_of(*node);
+    const auto leads_elsewhere = [&](uint32_t edge) {
+      return bridge != nullptr && std::any_of(bridge->ends.begin(), bridge->ends.end(), [&](const Bridge::End& end) { return end.edge == edge && is_rewired(plan, end); });
+    };
+    for (uint32_t i = 0; i < node->num_outputs(); ++i) {
+      if (!leads_elsewhere(i)) outside.push_back(node->next_edge(i).function.get());
+    }
+  }
+  std::vector<Node*> from = nodes_of(roots);
+  for (const Bridge& bridge : tape.bridges()) {
+    for (const Bridge::End& end : bridge.ends) {
+      if (is_rewired(plan, end) && !bridge.alive.expired()) from.push_back(bridge.node->next_edge(end.edge).function.get());
+    }
+  }
+  walk_graph(std::move(from), [&](Node* node) {
     if (keep.count(node) || dynamic_cast<AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
     node->release_variables();
     return true;

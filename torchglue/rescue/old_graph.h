@@ -14,7 +14,7 @@ namespace koila {
 // Which value on the tape each root of the pass is. Undefined where it is none.
 std::vector<at::Tensor> root_tensors(const Tape& tape, const Plan& plan, const torch::autograd::edge_list& roots);
 
-// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves, and at `outside` and what that hangs on.
-void release_graph(const torch::autograd::edge_list& roots, std::vector<torch::autograd::Node*> outside);
+// Lets the old graph's saved tensors go: the caller's edges still own it. Stops at leaves, and at `outside` and what that hangs on when a conversion by the plan is done.
+void release_graph(const Tape& tape, const Plan& plan, const torch::autograd::edge_list& roots, std::vector<torch::autograd::Node*> outside);
 
 }  // namespace koila

@@ -79,6 +79,7 @@ int64_t split_step(const OutOfMemory& oom) {
   if (!may(KOILA_RUNG_SPLIT)) throw CannotConvert(kMayNotSplit);
   check_raw_memory();
   s.tape.let_go_of_leaves();
+  s.tape.widen_bridges();
   const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
   const bool most = covers_most(s.tape, plan);
   report_rescue(oom, convert(s.tape, plan), plan.batch);

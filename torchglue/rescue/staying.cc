@@ -13,6 +13,12 @@ Staying::Staying(const Tape& tape, const Plan& plan) : tape_(tape) {
     stays_.insert(tape.values()[v].group);
     if (const at::Tensor t = tape.values()[v].lock(); t.defined() && storage_of(t) != nullptr) storages.insert(storage_of(t));
   }
+  for (const Bridge& bridge : tape.bridges()) {
+    for (const Bridge::End& end : bridge.ends) {
+      shared_.insert(tape.values()[end.value].group);
+      if (const at::Tensor t = tape.values()[end.value].lock(); t.defined()) storages.insert(storage_of(t));
+    }
+  }
   for (const auto& region : session().live_regions()) {
     for (const Capture& capture : region->captures()) {
       if (capture.tensor.defined()) storages.insert(storage_of(capture.tensor));

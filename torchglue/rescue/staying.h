@@ -11,7 +11,7 @@
 namespace koila {
 
 // The groups whose memory the conversion leaves as it is: what seeds and values that are taken as they are look at, and their views; what NumPy may look at; what a
-// tensor looks at that the tape knows apart from it (`h.data`); and what a region has captured (a mask, say), and reads as it is.
+// tensor looks at that the tape knows apart from it (`h.data`); what a bridge may have saved; and what a region has captured (a mask, say), and reads as it is.
 class Staying {
  public:
   Staying(const Tape& tape, const Plan& plan);

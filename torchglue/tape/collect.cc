@@ -21,6 +21,7 @@ void Tape::cut() {
   groups_.clear();
   states_.clear();
   draws_.clear();
+  bridges_.clear();
   index_.clear();
   drop_pending();
   record_ = false;
@@ -45,6 +46,10 @@ void Tape::collect() {
   };
   for (size_t v = 0; v < values_.size(); ++v) {
     if (!values_[v].is_capture() && values_[v].held_elsewhere()) need(static_cast<TapeValueId>(v));
+  }
+  for (const Bridge& bridge : bridges_) {
+    if (bridge.alive.expired()) continue;
+    for (const Bridge::End& end : bridge.ends) need(end.value);
   }
   for (size_t i = ops().size(); i-- > 0;) {
     for (TapeValueId out : ops()[i].outputs) {
@@ -123,6 +128,7 @@ void Tape::compact(const std::vector<char>& needed_value, const std::vector<char
   }
   values_.erase(values_.begin() + static_cast<ptrdiff_t>(values), values_.end());
   log_.renumber([&](TapeValueId id) { return new_id[id]; });
+  for (TapeRef& ref : pending_refs_) ref.value = new_id[ref.value];
   uint32_t draws = 0;
   log_.renumber_draws([&](uint32_t old) {
     if (draws != old) draws_[draws] = std::move(draws_[old]);
@@ -130,6 +136,7 @@ void Tape::compact(const std::vector<char>& needed_value, const std::vector<char
   });
   draws_.erase(draws_.begin() + draws, draws_.end());
   groups_ = std::move(groups);
+  renumber_bridges(new_id);
 }
 
 }  // namespace koila

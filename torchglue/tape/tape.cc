@@ -54,7 +54,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
   value.version = version_of(tensor);
   value.storage = storage_of(tensor);
   value.requires_grad = tensor.requires_grad();
-  value.grad_fn = node_of(tensor);
+  value.set_node(tensor);
   value.conjugated = tensor.is_conj();
   value.negated = tensor.is_neg();
   index_[impl] = id;
@@ -65,7 +65,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
 // A tensor that the tape knows may have changed in ways that no operator showed: written to through an alias the tape does not know,
 // made a leaf (`Parameter(t)`, `t.requires_grad_()`), or given another grad_fn by an autograd.Function. It then enters anew, as a capture.
 // But a capture whose graph points into graphs of the tape (an opaque function's output; a buffer that a differentiable value was written
-// into) needs them as they are, so the tape is cut before it enters. Which ones do is told by autograd's sequence numbers, which
+// into) needs them as they are, so the tape is cut before it enters, but for Note [Bridges]. Which ones do is told by autograd's sequence numbers, which
 // grow with every node that this thread makes.
 // What the engine makes on a thread of its own, as it does for a CUDA device, has the numbers of that thread.
 void Tape::note_nodes_of_gradient(at::ArrayRef<c10::IValue> results) {
@@ -98,22 +98,24 @@ bool Tape::may_have_made(const torch::autograd::Node& node) const {
 
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
+  bool written = false;
   if (it != index_.end()) {
     TapeValue& value = values_[it->second];
     const torch::autograd::Node* node = node_of(tensor);
     if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
-        value.grad_fn = node;
+        value.set_node(tensor);
         value.requires_grad = true;
       }
       if (tensor.requires_grad() == value.requires_grad) return it->second;
     }
-    if (!hangs_on_tape(node)) {
+    written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);
+    if (!hangs_on_tape(node) || (!written && bridge(node))) {
       let_go(values_[it->second]);
     }
   }
   if (const auto* node = node_of(tensor); node != nullptr && kind_of(*node) == NodeKind::kOther) saw_functions_ = true;
-  if (hangs_on_tape(node_of(tensor))) {
+  if (hangs_on_tape(node_of(tensor)) && (written || !bridge(node_of(tensor)))) {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
   }

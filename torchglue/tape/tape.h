@@ -58,7 +58,9 @@ struct TapeValue {
   at::ScalarType dtype = at::ScalarType::Float;
   at::Device device = at::kCPU;
   bool requires_grad = false;             // what tensor.requires_grad said
-  const void* grad_fn = nullptr;          // its node then, for comparison only
+  const void* grad_fn = nullptr;          // its node then, for comparison only,
+  uint64_t node_number = 0;               // that one's sequence number,
+  uint32_t output_nr = 0;                 // and which of its inputs stands for the value
   bool entered = false;                   // has entered the differentiable part from outside
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
@@ -72,6 +74,7 @@ struct TapeValue {
   // Whether a node that the tensor has now is the operator's own. An in-place write through a view gives its base, and a view of a base
   // that was written to, another one.
   bool known_node(const torch::autograd::Node* node) const;
+  void set_node(const at::Tensor& tensor);
   // The tensor, or undefined when the program has dropped it and the tape does not hold it.
   at::Tensor lock() const;
   int64_t bytes() const;
@@ -79,6 +82,17 @@ struct TapeValue {
   bool held_elsewhere() const;
   // Whether `strong` is a copy from before its tensor was written to.
   bool is_copied() const { return strong.defined() && strong.unsafeGetTensorImpl() != weak._unsafe_get_target(); }
+};
+
+// A node of the program's own that hangs on values of the tape, see Note [Bridges].
+struct Bridge {
+  struct End {
+    uint32_t edge;  // of the node's
+    TapeValueId value;
+  };
+  torch::autograd::Node* node;  // while `alive` says so
+  std::weak_ptr<Hold> alive;
+  std::vector<End> ends;
 };
 
 struct OpTraits;
@@ -149,9 +163,19 @@ class Tape {
   // See Note [A step within a backward pass].
   bool replay() const { return replay_; }
   // Whether this call's random draws stay the full batch's.
-  bool draws_whole(const TapeOp& op) const { return replay_ || !states_[op.state].grad_mode; }
+  bool draws_whole(const TapeOp& op) const { return replay_ || !states_[op.state].grad_mode || is_behind_bridge(op); }
   // Where the call's generator stood before it, if it drew and that is known; else null.
   const RandomState* draws_of(const TapeOp& op) const { return op.draws == kNoDraws ? nullptr : &draws_[op.draws]; }
+  // Those whose nodes are alive. A conversion gives them other edges.
+  const std::vector<Bridge>& bridges() const { return bridges_; }
+  const Bridge* bridge_of(const torch::autograd::Node& node) const;
+  // Notes what the node hangs on, as of an autograd.Function. False: it hangs on a graph of the tape's that is nobody's known.
+  bool bridge(const torch::autograd::Node* node);
+  // What has read the result of a bridge that is gone by now cannot be made again, and becomes a part of the bridge.
+  void widen_bridges();
+  // A backward pass is done with the nodes of that sequence number and of later ones: what hangs on them has its value, and is not made again. False, and nothing done, where they have written
+  // to something earlier.
+  bool forget_from(uint64_t node_number);
   // Whether an operator on the tape can have made the node, going by its kind and age.
   bool may_have_made(const torch::autograd::Node& node) const;
   // Whether a tensor with a graph of an autograd.Function has entered, since forget_functions().
@@ -197,6 +221,12 @@ class Tape {
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
+  bool find_bridges(torch::autograd::Node* node, const std::vector<char>& passable, std::vector<Bridge>& found) const;
+  bool add_bridges(torch::autograd::Node* node, const std::vector<char>& passable);
+  std::vector<char> read_what_is_gone(std::vector<char>& opaque) const;
+  TapeValueId value_on(const torch::autograd::Node& node, uint32_t output_nr) const;
+  bool is_behind_bridge(const TapeOp& op) const;
+  void renumber_bridges(const std::vector<TapeValueId>& new_id);
   void let_go(TapeValue& value);
   bool hangs_on_tape(const torch::autograd::Node* node) const;
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
@@ -220,6 +250,7 @@ class Tape {
   std::vector<Group> groups_;
   std::vector<OpState> states_;
   std::vector<RandomState> draws_;  // one for each call that has drawn
+  std::vector<Bridge> bridges_;
   ska::flat_hash_map<const c10::TensorImpl*, TapeValueId> index_;
   std::set<std::vector<int64_t>, BySizes> parameter_sizes_;
 

@@ -28,6 +28,14 @@ uint32_t version_of(const at::Tensor& tensor) {
   return impl->version_counter().enabled() ? impl->version_counter().current_version() : 0;
 }
 
+void TapeValue::set_node(const at::Tensor& tensor) {
+  const torch::autograd::Node* node = node_of(tensor);
+  grad_fn = node;
+  if (node == nullptr) return;
+  node_number = node->sequence_nr();
+  output_nr = torch::autograd::impl::get_autograd_meta(tensor)->output_nr_;
+}
+
 at::Tensor TapeValue::lock() const {
   if (strong.defined()) return strong;
   auto impl = weak.lock();

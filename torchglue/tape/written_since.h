@@ -24,6 +24,8 @@ class WrittenSince {
   void end();
   // `made` has been made again as the tensor was at that version.
   void note(const at::Tensor& made, const TapeValue& value);
+  // The result of an operator that is made again with its gradient, and that has been written to since: the operator's node may have saved it.
+  void note_result(const at::Tensor& made) { saved_.push_back(made); }
   // Whether there is any such copy.
   bool any() const { return !originals_.empty(); }
   // What the tape has copied before a write, or the same view of it; undefined: nothing.
@@ -46,7 +48,7 @@ class WrittenSince {
 
  private:
   ska::flat_hash_map<const c10::TensorImpl*, at::Tensor> originals_;
-  std::vector<at::Tensor> saved_;  // copies that nodes have saved, and that versions tell of
+  std::vector<at::Tensor> saved_;  // what nodes have saved, and versions tell of writes to
 };
 
 WrittenSince& written_since();

@@ -1,0 +1,126 @@
+#include "torchglue/rescue/past_bridges.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/region/node.h"
+#include "torchglue/rescue/feasible.h"
+#include "torchglue/tape/node_kind.h"
+
+namespace koila {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr const char* kHasRun = "an autograd.Function in the middle of the step has run already, and cannot be run again.";
+
+class Beginning final : public Node {
+ public:
+  explicit Beginning(edge_list&& edges) : Node(std::move(edges)) {}
+  variable_list apply(variable_list&&) override { return {}; }
+  std::string name() const override { return "KoilaBeginning"; }
+};
+
+}  // namespace
+
+void PastBridges::State::forget_above() {
+  for (Source& source : sources) {
+    for (Crossing& crossing : source.crossings) {
+      if (crossing.level >= cut) crossing.gradient.reset();
+    }
+  }
+}
+
+class PastBridges::Watch final : public torch::autograd::FunctionPostHook {
+ public:
+  Watch(std::shared_ptr<State> state, size_t source) : state_(std::move(state)), source_(source) {}
+  variable_list operator()(const variable_list& results, const variable_list&) override {
+    Source& source = state_->sources[source_];
+    source.ran = true;
+    for (Crossing& crossing : source.crossings) {
+      if (crossing.edge < results.size()) crossing.gradient = results[crossing.edge];
+    }
+    if (source.is_bridge && source.number < state_->cut) {
+      state_->cut = source.number;
+      state_->forget_above();
+    }
+    return results;
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  size_t source_;
+};
+
+void PastBridges::watch(const Tape& tape, const edge_list& roots, const std::vector<Node*>& outside) {
+  if (tape.bridges().empty()) return;
+  ska::flat_hash_set<const Node*> ends(outside.begin(), outside.end());
+  std::vector<Node*> nodes;
+  std::vector<uint64_t> levels;
+  ska::flat_hash_map<const Node*, uint64_t> at_the_end;
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    if (ends.count(node) > 0 || kind_of(*node) == NodeKind::kLeaf) return false;
+    nodes.push_back(node);
+    if (tape.bridge_of(*node) != nullptr) levels.push_back(node->sequence_nr());
+    for (const Edge& edge : node->next_edges()) {
+      if (!edge.is_valid() || (ends.count(edge.function.get()) == 0 && kind_of(*edge.function) != NodeKind::kLeaf)) continue;
+      auto [it, fresh] = at_the_end.emplace(edge.function.get(), node->sequence_nr());
+      if (!fresh) it->second = std::min(it->second, node->sequence_nr());
+    }
+    return true;
+  });
+  // Numbers are compared, which each thread counts for itself.
+  if (levels.empty() || std::any_of(nodes.begin(), nodes.end(), [&](const Node* node) { return node->thread_id() != nodes[0]->thread_id(); })) return;
+  state_ = std::make_shared<State>();
+  for (Node* node : nodes) {
+    Source source{RegionNode::owner(node), node->sequence_nr(), tape.bridge_of(*node) != nullptr, {}};
+    for (uint32_t i = 0; i < node->num_outputs(); ++i) {
+      const Edge& edge = node->next_edge(i);
+      if (!edge.is_valid()) continue;
+      const auto end = at_the_end.find(edge.function.get());
+      const uint64_t level = end != at_the_end.end() ? end->second : edge.function->sequence_nr();
+      if (std::any_of(levels.begin(), levels.end(), [&](uint64_t bridge) { return level < bridge && bridge <= source.number; })) source.crossings.push_back({i, level, {}});
+    }
+    if (!source.is_bridge && source.crossings.empty()) continue;
+    state_->sources.push_back(std::move(source));
+    hooks_.emplace_back(state_->sources.back().node, node->add_post_hook(std::make_unique<Watch>(state_, state_->sources.size() - 1)));
+  }
+  leaves_ = std::move(at_the_end);
+}
+
+void PastBridges::stop_watching() {
+  for (const auto& [node, key] : hooks_) node->del_post_hook(key);
+  hooks_.clear();
+}
+
+void PastBridges::check(const AccumulateGrad& leaf) const {
+  if (!any()) return;
+  const auto found = leaves_.find(&leaf);
+  if (found == leaves_.end() || found->second >= state_->cut) throw CannotConvert(kHasRun);
+}
+
+PastBridges::Rest PastBridges::rest() const {
+  edge_list edges;
+  Rest rest;
+  for (const Source& source : state_->sources) {
+    if (source.number < state_->cut) continue;
+    for (const Crossing& crossing : source.crossings) {
+      if (crossing.level >= state_->cut) continue;
+      if (!source.ran) throw CannotConvert(kHasRun);
+      if (!crossing.gradient.defined()) continue;
+      edges.push_back(source.node->next_edge(crossing.edge));
+      rest.gradients.push_back(crossing.gradient);
+    }
+  }
+  rest.from = make_node<Beginning>(std::move(edges));
+  return rest;
+}
+
+}  // namespace koila

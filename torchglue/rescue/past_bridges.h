@@ -1,0 +1,68 @@
+// What a backward pass has brought past nodes that cannot run again.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "torchglue/compat/node.h"
+#include "torchglue/tape/tape.h"
+
+namespace koila {
+
+// Note [Past a bridge]
+// A pass that runs out below a bridge (see Note [Bridges]) cannot begin again at its roots: the bridge's node has run. But the engine runs a thread's nodes from the last made to the first, so
+// what was made after the bridge is done, and has given its gradients along edges that lead below. These gradients are kept until the pass has come by the next bridge: from them the rest of the pass can be
+// made. Leaves, and graphs from before the tape, take their gradients when all that leads to them is done: for them it is the first made of those nodes that counts.
+class PastBridges {
+ public:
+  // The rest of the pass: a node that no pass runs, with the edges where it begins, and the gradients for these.
+  struct Rest {
+    NodePtr from;
+    torch::autograd::variable_list gradients;
+  };
+
+  // Before the pass. `outside`: nodes that the tape has not made, where its graph ends.
+  void watch(const Tape& tape, const torch::autograd::edge_list& roots, const std::vector<torch::autograd::Node*>& outside);
+  void stop_watching();
+
+  // Whether a bridge's node has run.
+  bool any() const { return state_ != nullptr && state_->cut != UINT64_MAX; }
+  // The sequence number from which on nodes are done.
+  uint64_t number() const { return state_->cut; }
+  // Throws CannotConvert where the leaf, which has no gradient yet, is none of the rest.
+  void check(const torch::autograd::AccumulateGrad& leaf) const;
+  // Throws CannotConvert where not all is known that the rest begins with.
+  Rest rest() const;
+
+ private:
+  struct Crossing {
+    uint32_t edge;
+    uint64_t level;  // of what it leads to
+    at::Tensor gradient;
+  };
+  struct Source {
+    NodePtr node;
+    uint64_t number;
+    bool is_bridge;
+    std::vector<Crossing> crossings;
+    bool ran = false;
+  };
+  struct State {
+    std::vector<Source> sources;
+    uint64_t cut = UINT64_MAX;  // the number of the last bridge that has run
+    void forget_above();
+  };
+  class Watch;
+
+  std::shared_ptr<State> state_;
+  ska::flat_hash_map<const torch::autograd::Node*, uint64_t> leaves_;  // by the first made of the nodes that lead there
+  std::vector<std::pair<NodePtr, uintptr_t>> hooks_;
+};
+
+}  // namespace koila
