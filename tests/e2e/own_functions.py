@@ -284,6 +284,30 @@ def doubled_in_place(out):
 
 
 @program
+def saved_and_written_through_a_view(out):
+    """Plain PyTorch's backward pass raises where a Function has saved what was written to since."""
+    model = nn.ModuleList([mlp(32, 256, 256, 64), mlp(64, 256, 256, 8)])
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for step in range(STEPS):
+        h = model[0](torch.randn(512, 32))
+        rounded = Rounded.apply(h)
+        with torch.no_grad():
+            (h if step == 1 else h.view(-1)[: 512 * 32]).mul_(2)
+        loss = F.mse_loss(model[1](rounded), torch.randn(512, 8)) + h.pow(2).mean()
+        optimizer.zero_grad()
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            assert "modified by an inplace operation" in str(error), error
+            out(torch.ones(()))
+            optimizer.zero_grad()
+        optimizer.step()
+    return model
+
+
+@program
 def two_passes_over_one_graph(out):
     body, heads = mlp(32, 256, 256, 64), nn.ModuleList([mlp(64, 128, 8), mlp(64, 128, 8)])
     model = nn.ModuleList([body, heads])

@@ -259,6 +259,8 @@ class Region::Joining {
     joined_->outputs.push_back(id);
     set_local(region_.first_, id, result.local);
     region_.install(id, view);
+    // A node outside of the region may have saved the one, and is to hear of a write to the other.
+    if (!view.is_inference()) view.unsafeGetTensorImpl()->set_version_counter(alias.full->unsafeGetTensorImpl()->version_counter());
     return view;
   }
 
