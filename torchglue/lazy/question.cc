@@ -46,10 +46,9 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
         q.opaque = t;
         return;
       }
-      // A value that exists is as good as any real tensor, unless its gradient must reach the region. It is split like one, while its step goes on: but for a write, of which the region has to be told, and where
-      // there is no gradient, as in the forward method of an autograd.Function.
+      // A value that exists is as good as any real tensor, unless its gradient must reach the region. What is computed from it element by element is split all the same while its step goes on.
       const bool as_it_is = real && !(grad_mode && t.requires_grad());
-      if (as_it_is && (!grad_mode || op_traits(op).writes || entry.region->released())) return;
+      if (as_it_is && (!grad_mode || !op_traits(op).pointwise || op_traits(op).writes || entry.region->released())) return;
       if (!real || (!as_it_is && entry.region->open())) {
         split.region = entry.region;
         split.value = entry.value;

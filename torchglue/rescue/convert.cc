@@ -60,7 +60,8 @@ class Conversion {
   int64_t convert() {
     // What a region of this step can go on from joins it.
     Session& s = session();
-    if (s.current && (!s.current->open() || s.current->batch() != plan_.batch || s.current->device() != device_)) s.current.reset();
+    const bool ends = s.current && (!s.current->open() || s.current->batch() != plan_.batch || s.current->device() != device_);
+    if (ends || !tape_.bridges().empty()) s.current.reset();  // what lies behind a bridge may be a region's already, and must not join it
     keep_what_is_read();
     note_last_reads();
     give_up_memory();
