@@ -141,10 +141,7 @@ class LazyCall {
     if (traits_.reads_value || (s.engine_depth > 0 && !s.forward_again)) {  // in backward (a hook, an autograd.Function): full values, and no new regions
       const bool step_within = s.replays() && !traits_.reads_value;  // but for its own
       const bool changed = materialise_split(q.split, step_within);
-      if (!step_within) {
-        if (s.converting && traits_.writes) hand_out_written(op_, arguments_);
-        return Outcome::kOrdinary;
-      }
+      if (!step_within) return Outcome::kOrdinary;
       if (changed) return Outcome::kAskAgain;
     }
     if (q.split.empty()) {

@@ -55,7 +55,15 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     session().runtime->on_full_batch(op.schema().name().c_str(), bytes);
     if (session().run_whole.size() < kNamesAtMost) session().run_whole.push_back(op.schema().name());
   }
-  if (traits.writes) hand_out_written(op, torch::jit::last(*stack, op.schema().arguments().size()));
+  if (traits.writes) {
+    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) {
+      const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+      if (entry.region == nullptr) return refuse_write_to_a_part(t);  // it may have come out for this call
+      const auto region = entry.region->shared_from_this();
+      tell_of_write(t);  // it has its value only now
+      region->hand_out_group(entry.value);
+    });
+  }
   run_eagerly(op, keys, stack);
   mark_results(split, torch::jit::last(*stack, op.schema().returns().size()));
 }

@@ -46,13 +46,12 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
         q.opaque = t;
         return;
       }
-      // A value that exists is as good as any real tensor, unless its gradient must reach the region. What is computed from it element by element is split all the same while its step goes on.
-      const bool as_it_is = real && !(grad_mode && t.requires_grad());
-      if (as_it_is && (!grad_mode || !op_traits(op).pointwise || op_traits(op).writes || entry.region->released())) return;
-      if (!real || (!as_it_is && entry.region->open())) {
+      // A value that exists is as good as any real tensor, unless its gradient must reach the region.
+      if (real && !(grad_mode && t.requires_grad())) return;
+      if (!real || entry.region->open()) {
         split.region = entry.region;
         split.value = entry.value;
-      } else if (!as_it_is) {  // another region may go on from it
+      } else {  // another region may go on from it
         entry.region->consume(entry.value);
       }
       split.placement = entry.region->value(entry.value).placement;

@@ -57,16 +57,6 @@ void tell_of_write(const at::Tensor& t) {
   entry.region->shared_from_this()->add_known({copy, call, arguments, /*random=*/false, &state}, {same});
 }
 
-void hand_out_written(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
-    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-    if (entry.region == nullptr) return refuse_write_to_a_part(t);  // it may have come out for this call
-    const auto region = entry.region->shared_from_this();
-    tell_of_write(t);  // it has its value only now
-    region->hand_out_group(entry.value);
-  });
-}
-
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (s.live_regions().empty()) return;

@@ -16,9 +16,6 @@ void refuse_write_to_a_part(const at::Tensor& t);
 // A write to a value of the step that has its memory: the region notes it for backward, see Note [Writes that backward finds].
 void tell_of_write(const at::Tensor& t);
 
-// What the call, which runs outside of regions, writes to are ordinary tensors from now on. They have their values.
-void hand_out_written(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
-
 // Regions that read what the call writes to must do so before.
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 

@@ -1,7 +1,6 @@
 // Values leave a region: to the program, as ordinary tensors, to another tensor, or with the last that stood for them.
 #include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <mutex>
@@ -32,54 +31,19 @@ void Region::hand_over(ValueId id, const at::Tensor& tensor, bool whole) {
   if (values_[id].placement.is_shard() && !whole) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
 }
 
-// Note [Writes outside to what has views]
-// Each tensor of a group has the region's node for its own. An operator outside writes to one of them, and the others have to know of it in backward: PyTorch does this for views of one
-// base, whose graph it makes anew. So the tensor that the group began with stays the node's, and the others become its views. It is made anew where the program has let go of it.
 void Region::hand_out_group(ValueId id) {
   const uint32_t group = values_[id].group;
-  std::vector<ValueId> alive;
-  bool with_gradient = false;
   for (ValueId other = 0; other < values_.size(); ++other) {
-    if (values_[other].group != group || values_[other].impl == nullptr) continue;
-    alive.push_back(other);
-    with_gradient |= other != id && values_[other].requires_grad;
+    Value& value = values_[other];
+    if (value.group != group || value.impl == nullptr) continue;
+    if (other != id && value.requires_grad && c10::AutogradState::get_tls_state().get_grad_mode()) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false,
+                       kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
+    }
+    deferred_registry().remove(value.impl);
+    value.consumed = value.requires_grad;
+    value.impl = nullptr;
   }
-  if (with_gradient && c10::AutogradState::get_tls_state().get_grad_mode()) return hand_out_views(groups_[group].base, alive);
-  for (ValueId other : alive) hand_out_exchanged(other);
-}
-
-// A hook hangs on the metadata that a view loses; and PyTorch forbids writes to one of several views from one call.
-bool Region::can_be_view(ValueId id) const {
-  const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(values_[id].impl->autograd_meta());
-  if (!meta->hooks_.empty() || meta->retains_grad_ || meta->cpp_hooks_list_ != nullptr) return false;
-  return std::none_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) { return in.outputs.size() > 1 && std::count(in.outputs.begin(), in.outputs.end(), id) > 0; });
-}
-
-void Region::hand_out_views(ValueId base, const std::vector<ValueId>& alive) {
-  const auto tensor_of = [&](ValueId id) { return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(values_[id].impl)); };
-  TORCH_CHECK_WITH(OutOfMemoryError, std::all_of(alive.begin(), alive.end(), [&](ValueId id) { return id == base || can_be_view(id); }),
-                   kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
-  if (values_[base].impl == nullptr) drop_first_frame();  // it has not kept the value
-  const at::Tensor like = tensor_of(alive[0]);
-  const Value& value = values_[base];
-  const at::Tensor whole = value.impl != nullptr ? tensor_of(base) : make_deferred(like, value.sizes, value.strides, value.storage_offset, like.storage());
-  if (value.impl == nullptr) install(base, whole);
-  if (!value.requires_grad) attach_gradient(base, whole);
-  for (ValueId id : alive) {
-    if (id == base) continue;
-    const at::Tensor view = tensor_of(id);
-    const bool consumed = values_[id].consumed;
-    hand_out_exchanged(id);
-    if (!values_[id].requires_grad) continue;
-    values_[id].consumed = consumed;  // from now on its gradient comes to the base
-    c10::TensorImpl* impl = view.unsafeGetTensorImpl();
-    torch::autograd::ViewInfo of_base(whole, /*view_fn=*/nullptr, /*rev_view_fn=*/nullptr);
-    auto meta = std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(of_base), std::nullopt, /*shared_view_info=*/true);
-    meta->set_attr_version(meta->get_attr_version() - 1);
-    impl->set_autograd_meta(std::move(meta));
-    (void)view.grad_fn();  // makes its graph: the version says that it has none that holds
-  }
-  hand_out_exchanged(base);
 }
 
 void Region::hand_out_exchanged(ValueId id) {

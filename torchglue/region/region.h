@@ -122,7 +122,7 @@ class Region : public std::enable_shared_from_this<Region> {
     const Group& group = groups_[values_[value].group];
     return (keeps_data || !group.materialised) && !group.uncertain;
   }
-  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws where it has views that cannot be made to know of the write.
+  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write.
   void hand_out_group(ValueId value);
   // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.
   void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
@@ -251,9 +251,6 @@ class Region : public std::enable_shared_from_this<Region> {
   static at::Tensor make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::Storage storage);
   void install(ValueId id, const at::Tensor& tensor);
   void attach_gradient(ValueId id, const at::Tensor& deferred);
-  // The values of one group that the program holds become PyTorch's views of the one that the group began with.
-  void hand_out_views(ValueId base, const std::vector<ValueId>& alive);
-  bool can_be_view(ValueId id) const;
   void attach_gradients(uint32_t group);
   void forget(ValueId id) noexcept;
   void prune();

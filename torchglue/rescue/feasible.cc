@@ -115,9 +115,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
       const bool by_row = looks || (traits.in_place && plan.joins[i]);
-      // A sum over the rows is ready when its operator runs again, and small: what is written to it is the program's from there on.
-      const bool on_sum = traits.in_place && !traits.random && plan.placements[op.refs[0].value].is_partial();
-      if (!by_row && !on_sum) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+      if (!by_row) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       if (is_dropped(op, ref)) continue;
