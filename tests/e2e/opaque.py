@@ -11,6 +11,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+from shared_functions import Doubled, Reversed
 from task import family
 from traps import HIDDEN, Sequences, Step, Trap, outputs, outputs_of, raising, register
 
@@ -110,18 +111,6 @@ def function_that_mixes_rows(h):
     return h + 0.1 * values + indices / len(h)
 
 
-class Doubled(Function):
-    @staticmethod
-    def forward(ctx, x):
-        x.mul_(2)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 2
-
-
 @between
 def function_that_writes_its_input(h):
     h = h + 1
@@ -154,19 +143,6 @@ class OnceOnly(Function):
 @between
 def function_once_differentiable(h):
     return OnceOnly.apply(h * 2)
-
-
-class Reversed(Function):
-    """The gradient changes its sign; the value is the input itself."""
-
-    @staticmethod
-    def forward(ctx, x, factor):
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return -ctx.factor * gradient, None
 
 
 @between

@@ -8,6 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd import Function
 
+from shared_functions import Doubled, Reversed
 from under_budgets import STEPS, Programs, main, train
 
 PROGRAMS = program = Programs()
@@ -18,17 +19,6 @@ program.shares = {"rounded_beside_a_sum": (0.9, 0.8), "hook_that_clips": (0.9, 0
 def mlp(*sizes):
     layers = [layer for inside, outside in zip(sizes, sizes[1:]) for layer in (nn.Linear(inside, outside), nn.GELU())]
     return nn.Sequential(*layers[:-1])
-
-
-class Reversed(Function):
-    @staticmethod
-    def forward(ctx, x, strength):
-        ctx.strength = strength
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return -ctx.strength * gradient, None
 
 
 class Rounded(Function):
@@ -107,17 +97,6 @@ class Sorted(Function):
     @staticmethod
     def backward(ctx, gradient):
         return torch.zeros_like(gradient).scatter_(0, ctx.saved_tensors[0], gradient)
-
-
-class Doubled(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 2 * gradient
 
 
 @program

@@ -11,6 +11,7 @@ namespace koila {
 
 // An owning pointer to an autograd node: std::shared_ptr in torch 2.11, c10::intrusive_ptr since nodes have a header of their own.
 using NodePtr = decltype(torch::autograd::Edge::function);
+// One that does not own it.
 #if __has_include(<torch/csrc/autograd/node.h>)
 using NodeWeak = c10::weak_intrusive_ptr<torch::autograd::Node>;
 #else

@@ -21,7 +21,7 @@ class Needed {
     }
     for (const Bridge& bridge : tape.bridges()) {
       for (const Bridge::End& end : bridge.ends) {
-        if (plan.descends[end.value] && !is_seed(plan, end.value) && !bridge.alive.expired()) need(end.value);
+        if (!is_as_it_is(plan, end.value) && !bridge.alive.expired()) need(end.value);
       }
     }
     if (tape.pending() == nullptr) return;

@@ -173,10 +173,10 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
 
 bool Region::would_cycle(const at::Tensor& tensor) const {
   if (node_ == nullptr || !tensor.requires_grad() || tensor.is_leaf()) return false;
-  follow_successors({tensor});
   bool found = false;
   std::vector<torch::autograd::Node*> behind;
   add_nodes_behind(tensor, behind);
+  follow_successors(behind);
   walk_graph(std::move(behind), [&](const torch::autograd::Node* node) {
     found |= node == node_;
     return !found;

@@ -59,11 +59,8 @@ void follow_successors(const edge_list& roots) {
   if (alive > 0) follow(nodes_of(roots));
 }
 
-void follow_successors(const std::vector<at::Tensor>& tensors) {
-  if (alive == 0) return;
-  std::vector<Node*> nodes;
-  for (const at::Tensor& t : tensors) add_nodes_behind(t, nodes);
-  follow(std::move(nodes));
+void follow_successors(const std::vector<Node*>& from) {
+  if (alive > 0) follow(from);
 }
 
 }  // namespace koila

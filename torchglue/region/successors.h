@@ -1,7 +1,6 @@
 // Nodes of a step that has been split, and what stands for them now.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <vector>
@@ -13,6 +12,6 @@ void succeed(torch::autograd::Node& old, torch::autograd::edge_list now);
 
 // Puts edges of these nodes, and of those behind them, that lead to such a node on what stands for it.
 void follow_successors(const torch::autograd::edge_list& roots);
-void follow_successors(const std::vector<at::Tensor>& tensors);
+void follow_successors(const std::vector<torch::autograd::Node*>& from);
 
 }  // namespace koila

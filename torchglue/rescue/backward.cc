@@ -241,17 +241,12 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     empty_queue(pass.engine);
     const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
     const std::vector<at::Tensor> inner = remaining ? inner_tensors(*remaining) : std::vector<at::Tensor>();
+    const PastBridges& past = interrupted->past();
+    const PastBridges::Rest rest = past.any() ? past.rest() : PastBridges::Rest{{}, pass.inputs};
+    const edge_list split = past.any() ? split_rest(*rest.from, past.number(), pass.outputs, graphs, &oom) : split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
+    callbacks.pass_over();
     variable_list gradients;
-    if (interrupted->past().any()) {
-      const PastBridges::Rest rest = interrupted->past().rest();
-      const edge_list split = split_rest(*rest.from, interrupted->past().number(), pass.outputs, graphs, &oom);
-      callbacks.pass_over();
-      if (remaining) gradients = run_split(pass, split, rest.gradients, edges_now(*remaining, inner));
-    } else {
-      const edge_list split = split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
-      callbacks.pass_over();
-      if (remaining) gradients = run_split(pass, split, pass.inputs, edges_now(*remaining, inner));
-    }
+    if (remaining) gradients = run_split(pass, split, rest.gradients, edges_now(*remaining, inner));
     over = !pass.goes_on();
     run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(pass.engine, from, with, false, false, true, {}); });
     return gradients;

@@ -18,6 +18,7 @@
 #include "torchglue/region/successors.h"
 #include "torchglue/rescue/call_of_tape.h"
 #include "torchglue/rescue/made_again.h"
+#include "torchglue/rescue/rewiring.h"
 #include "torchglue/rescue/staying.h"
 #include "torchglue/step/session.h"
 
@@ -141,12 +142,7 @@ void check_raw_memory() {
 
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs, ska::flat_hash_set<const c10::TensorImpl*> asked_for) {
-  std::vector<at::Tensor> known;
-  for (const TapeValue& value : tape.values()) {
-    if (value.requires_grad) known.push_back(value.lock());
-  }
-  known.erase(std::remove_if(known.begin(), known.end(), [](const at::Tensor& t) { return !t.defined(); }), known.end());
-  follow_successors(known);
+  follow_successors(nodes_behind(tape));
   // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
   const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
     const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };

@@ -169,12 +169,10 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
       if (served(*noted)) continue;
       past_.check(*leaf);
     }
-    if (past_.any() && (!accumulate_grad_ || keep_graph_)) {
-      throw CannotConvert("an autograd.Function in the middle of the step has run already, and cannot be run again.");
-    }
     rest.push_back(target);
   }
   if (rest.empty() && !targets.empty()) return std::nullopt;
+  if (past_.any() && (!accumulate_grad_ || keep_graph_)) throw CannotConvert(kHasRun);
   for (const Outside& o : outside_) {
     if (!*o.ran || !used_up_) continue;
     const auto behind = leaves_of({o.node.get()});

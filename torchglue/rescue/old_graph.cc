@@ -8,7 +8,6 @@
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/region/node.h"
-#include "torchglue/rescue/rewiring.h"
 
 namespace koila {
 
@@ -38,7 +37,7 @@ void release_graph(const Tape& tape, const Plan& plan, const edge_list& roots, s
     if (node == nullptr || !keep.insert(node).second) continue;
     const Bridge* bridge = tape.bridge_of(*node);
     const auto leads_elsewhere = [&](uint32_t edge) {
-      return bridge != nullptr && std::any_of(bridge->ends.begin(), bridge->ends.end(), [&](const Bridge::End& end) { return end.edge == edge && is_rewired(plan, end); });
+      return bridge != nullptr && std::any_of(bridge->ends.begin(), bridge->ends.end(), [&](const Bridge::End& end) { return end.edge == edge && !is_as_it_is(plan, end.value); });
     };
     for (uint32_t i = 0; i < node->num_outputs(); ++i) {
       if (!leads_elsewhere(i)) outside.push_back(node->next_edge(i).function.get());
@@ -47,7 +46,7 @@ void release_graph(const Tape& tape, const Plan& plan, const edge_list& roots, s
   std::vector<Node*> from = nodes_of(roots);
   for (const Bridge& bridge : tape.bridges()) {
     for (const Bridge::End& end : bridge.ends) {
-      if (is_rewired(plan, end) && !bridge.alive.expired()) from.push_back(bridge.node->next_edge(end.edge).function.get());
+      if (!is_as_it_is(plan, end.value) && !bridge.alive.expired()) from.push_back(bridge.node->next_edge(end.edge).function.get());
     }
   }
   walk_graph(std::move(from), [&](Node* node) {

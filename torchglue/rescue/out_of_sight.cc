@@ -8,10 +8,9 @@
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
-#include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
-#include "torchglue/region/region.h"
 #include "torchglue/region/successors.h"
+#include "torchglue/rescue/rewiring.h"
 #include "torchglue/tape/node_kind.h"
 
 namespace koila {
@@ -54,13 +53,8 @@ class Remains {
 
 // What somebody whom the tape knows hangs on.
 ska::flat_hash_set<Node*> known_graphs(const Tape& tape) {
-  std::vector<Node*> from;
-  for (const TapeValue& value : tape.values()) {
-    if (const at::Tensor t = value.lock(); t.defined()) add_nodes_behind(t, from);
-  }
-  for (const Bridge& bridge : tape.bridges()) {
-    if (!bridge.alive.expired()) from.push_back(bridge.node);
-  }
+  std::vector<Node*> from = nodes_behind(tape);
+  add_bridges(tape, from);
   ska::flat_hash_set<Node*> known;
   walk_graph(std::move(from), [&](Node* node) { return known.insert(node).second; });
   return known;
@@ -72,10 +66,7 @@ bool is_whole(Node& node, const std::vector<at::Tensor>& tensors) {
 
 void hang_on(Node& node, const std::vector<at::Tensor>& tensors) {
   edge_list edges;
-  for (const at::Tensor& t : tensors) {
-    edges.push_back(torch::autograd::impl::gradient_edge(t));
-    if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr) entry.region->consume(entry.value);
-  }
+  for (const at::Tensor& t : tensors) edges.push_back(edge_from_outside(t));
   succeed(node, std::move(edges));
 }
 

@@ -19,8 +19,6 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr const char* kHasRun = "an autograd.Function in the middle of the step has run already, and cannot be run again.";
-
 class Beginning final : public Node {
  public:
   explicit Beginning(edge_list&& edges) : Node(std::move(edges)) {}

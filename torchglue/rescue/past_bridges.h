@@ -15,6 +15,8 @@
 
 namespace koila {
 
+inline constexpr const char* kHasRun = "an autograd.Function in the middle of the step has run already, and cannot be run again.";
+
 // Note [Past a bridge]
 // A pass that runs out below a bridge (see Note [Bridges]) cannot begin again at its roots: the bridge's node has run. But the engine runs a thread's nodes from the last made to the first, so
 // what was made after the bridge is done, and has given its gradients along edges that lead below. These gradients are kept until the pass has come by the next bridge: from them the rest of the pass can be

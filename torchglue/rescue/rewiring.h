@@ -2,14 +2,22 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 
-#include "torchglue/plan/plan.h"
+#include <vector>
+
 #include "torchglue/tape/tape.h"
 
 namespace koila {
 
-// Whether a conversion gives that end of a bridge another node: what the old one hangs on is not needed any more.
-bool is_rewired(const Plan& plan, const Bridge::End& end);
+// The nodes that living tensors of the tape have, see Note [Views that are behind].
+std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape);
+
+// Adds the nodes of the bridges that are alive.
+void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes);
+
+// The edge to the node that the tensor has. If that is a region's, the region is told that a plain node hangs on it.
+torch::autograd::Edge edge_from_outside(const at::Tensor& tensor);
 
 // The tensor stands for the value from now on: the bridges that lead to the value now lead to the node that the tensor has.
 void rewire(const Tape& tape, TapeValueId value, const at::Tensor& tensor);

@@ -57,7 +57,7 @@ Plan plan_for(const edge_list& outputs, bool create_graph, Graphs graphs, const 
 // Whether a conversion gives the tensor another graph.
 bool is_put_anew(const Tape& tape, const Plan& plan, const at::Tensor& t) {
   const TapeValueId v = tape.find(t.unsafeGetTensorImpl());
-  return v != kNoTapeValue && !tape.values()[v].is_capture() && plan.descends[v] && !is_seed(plan, v);
+  return v != kNoTapeValue && !tape.values()[v].is_capture() && !is_as_it_is(plan, v);
 }
 
 // Graphs that the region will hang on.
@@ -75,9 +75,7 @@ std::vector<Node*> graphs_that_stay(const Tape& tape, const Plan& plan) {
       add_nodes_behind(t, nodes);
     }
   }
-  for (const Bridge& bridge : tape.bridges()) {
-    if (!bridge.alive.expired()) nodes.push_back(bridge.node);
-  }
+  add_bridges(tape, nodes);
   return nodes;
 }
 
@@ -124,7 +122,7 @@ edge_list split_rest(Node& beginning, uint64_t done_from, const edge_list& outpu
   }
   const auto serves = [&](const Plan& p) {
     const auto& ends = s.tape.bridge_of(beginning)->ends;
-    return std::all_of(ends.begin(), ends.end(), [&](const Bridge::End& end) { return is_rewired(p, end); });
+    return std::all_of(ends.begin(), ends.end(), [&](const Bridge::End& end) { return !is_as_it_is(p, end.value); });
   };
   split_by(plan_for(outputs, /*create_graph=*/false, graphs, serves), {}, graphs, oom);
   return beginning.next_edges();

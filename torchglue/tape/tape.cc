@@ -98,10 +98,10 @@ bool Tape::may_have_made(const torch::autograd::Node& node) const {
 
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
+  const torch::autograd::Node* node = node_of(tensor);
   bool written = false;
   if (it != index_.end()) {
     TapeValue& value = values_[it->second];
-    const torch::autograd::Node* node = node_of(tensor);
     if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
         value.set_node(tensor);
@@ -110,12 +110,11 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       if (tensor.requires_grad() == value.requires_grad) return it->second;
     }
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);
-    if (!hangs_on_tape(node) || (!written && bridge(node))) {
-      let_go(values_[it->second]);
-    }
   }
-  if (const auto* node = node_of(tensor); node != nullptr && kind_of(*node) == NodeKind::kOther) saw_functions_ = true;
-  if (hangs_on_tape(node_of(tensor)) && (written || !bridge(node_of(tensor)))) {
+  if (node != nullptr && kind_of(*node) == NodeKind::kOther) saw_functions_ = true;
+  if (!hangs_on_tape(node) || (!written && bridge(node))) {
+    if (it != index_.end()) let_go(values_[it->second]);
+  } else {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
   }
