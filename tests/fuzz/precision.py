@@ -30,12 +30,13 @@ PRECISIONS = {precision.name: precision for precision in (FLOAT64, FLOAT32, AUTO
 
 
 class Apart:
-    """While it is in force, a comparison of two tensors is one with noise on the first. What a backward pass compares (an entry with the maximum that it may be) stays.
+    """While it is in force, a comparison of two tensors, and of a tensor's entries, is one with noise on the first. What a backward pass compares (an entry with the maximum that it may be) stays,
+    but for that of two tensors of which the larger entry was taken: where they are equal each has half of the gradient.
 
     Done by kernels of these few operators, just above PyTorch's own: a dispatch mode would cost every operator of the run thirty microseconds.
     """
 
-    COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
+    COMPARISONS = (*(f"{name}.Tensor" for name in ("gt", "ge", "lt", "le", "eq", "ne")), "argmax", "argmin", "max.dim", "min.dim")
     library = None
     disturbed = None  # gives a tensor with noise on it; None: nothing is in force
 
@@ -46,23 +47,29 @@ class Apart:
         if Apart.library is None:
             Apart.library = torch.library.Library("aten", "IMPL")
             for name in self.COMPARISONS:
-                Apart.library.impl(f"{name}.Tensor", _comparison(getattr(torch.ops.aten, name).Tensor), "ADInplaceOrView", with_keyset=True)
+                operator, _, overload = name.partition(".")
+                Apart.library.impl(name, _comparison(getattr(getattr(torch.ops.aten, operator), overload or "default")), "ADInplaceOrView", with_keyset=True)
         Apart.disturbed = self.given
 
     def __exit__(self, *_):
         Apart.disturbed = None
 
 
+def _by_program():
+    node = torch._C._current_autograd_node()
+    return node is None or node.name().startswith(("Maximum", "Minimum", "Fmax", "Fmin"))
+
+
 def _comparison(operator):
     below = torch._C._after_ADInplaceOrView_keyset
 
-    def compare(keys, one, other):
-        if Apart.disturbed is not None and one is not other and torch._C._current_autograd_node() is None:
+    def compare(keys, one, *others, **options):
+        if Apart.disturbed is not None and all(one is not other for other in others) and _by_program():
             disturb, Apart.disturbed = Apart.disturbed, None
             try:
                 one = disturb(one.clone())
             finally:
                 Apart.disturbed = disturb
-        return operator.redispatch(keys & below, one, other)
+        return operator.redispatch(keys & below, one, *others, **options)
 
     return compare

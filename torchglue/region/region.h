@@ -117,6 +117,8 @@ class Region : public std::enable_shared_from_this<Region> {
   bool begin_with(uint64_t key, int times);
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
   void rebind(ValueId value, const at::Tensor& tensor);
+  // Gradients pass through the value from now on, whose tensor this is.
+  void attach_gradient(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch. `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
   bool may_write(ValueId value, bool keeps_data = false) const {
     const Group& group = groups_[values_[value].group];
@@ -250,7 +252,6 @@ class Region : public std::enable_shared_from_this<Region> {
   uint32_t new_group(ValueId base);
   static at::Tensor make_deferred(const at::Tensor& like, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::Storage storage);
   void install(ValueId id, const at::Tensor& tensor);
-  void attach_gradient(ValueId id, const at::Tensor& deferred);
   void attach_gradients(uint32_t group);
   void forget(ValueId id) noexcept;
   void prune();

@@ -165,6 +165,7 @@ class Conversion {
       const OpState& state = tape_.state(op.state);
       auto tensors = region_->add_known({op.op, call.answer, call.stack, draws(call.traits.rule, call.answer), &state}, std::move(outputs));
       for (size_t o = 0; o < op.outputs.size(); ++o) put_anew(op.outputs[o], tensors[o]);
+      if (op.in_place) spread_gradient(tape_.values()[op.outputs[0]].group);
     } else if (!call.view_of_capture || !take_views_as_they_are(call)) {
       run_again(call);
     }
@@ -214,6 +215,18 @@ class Conversion {
     call.joins = (any || created) && decide(call.answer, context).way == Way::kJoin && !elsewhere && !call.view && std::none_of(real.begin(), real.end(), is_deferred);
     if (on_kept_data && !call.joins) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "an operator would write in place for a second time to a tensor that NumPy or .data may look at.");
+    }
+  }
+
+  // A write of something differentiable makes the base and its views differentiable as well. What was recorded as the plan had it knows that from its start; what ran again does not.
+  void spread_gradient(uint32_t group) {
+    for (TapeValueId v = 0; v < tape_.values().size(); ++v) {
+      const TapeValue& value = tape_.values()[v];
+      if (value.group != group || !converting_.differentiable[v]) continue;
+      const auto handle = handles_.find(v);
+      const at::Tensor t = handle != handles_.end() ? handle->second : alive_as(value);
+      const auto entry = t.defined() ? entry_of(t) : DeferredRegistry::Entry{};
+      if (entry.region == region_.get() && !region_->value(entry.value).requires_grad) region_->attach_gradient(entry.value, t);
     }
   }
 

@@ -1,5 +1,6 @@
 #include "torchglue/rescue/converting.h"
 
+#include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/plan/infer.h"
 #include "torchglue/plan/on_tape.h"
@@ -9,7 +10,24 @@
 
 namespace koila {
 
-Converting::Converting(Tape& its_tape, const Plan& its_plan, Graphs graphs) : tape(its_tape), plan(its_plan), needed(needed_ops(tape, plan)), before(tape, plan, needed) {
+namespace {
+
+// What was made differentiable by a write through another view is so for PyTorch, whether or not the tape has looked at it since.
+std::vector<char> differentiable_values(const Tape& tape) {
+  std::vector<char> found(tape.values().size(), 0);
+  for (TapeValueId v = 0; v < found.size(); ++v) {
+    const TapeValue& value = tape.values()[v];
+    std::vector<torch::autograd::Node*> nodes;
+    if (const at::Tensor t = value.differentiable() ? at::Tensor() : value.lock(); t.defined()) add_nodes_behind(t, nodes);
+    found[v] = value.differentiable() || !nodes.empty();
+  }
+  return found;
+}
+
+}  // namespace
+
+Converting::Converting(Tape& its_tape, const Plan& its_plan, Graphs graphs)
+    : tape(its_tape), plan(its_plan), needed(needed_ops(tape, plan)), differentiable(differentiable_values(tape)), before(tape, plan, needed) {
   session().converting = true;
   written_since().begin(tape);
   session().forward_again = graphs == Graphs::kUsedUp && !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);

@@ -15,6 +15,7 @@ struct Converting {
   Tape& tape;
   const Plan& plan;
   const std::vector<char> needed;  // operators
+  const std::vector<char> differentiable;  // values: whether gradients passed through them when the conversion began
   BeforeConversion before;
   size_t at = 0;  // operator
   bool done = false;
