@@ -151,6 +151,7 @@ class LazyCall {
       session().fresh_zeros.note(stack_->back().toTensor());
       return Outcome::kDone;
     }
+    if (end_stage_at_hook(q)) return Outcome::kAskAgain;
     if (traits_.metadata && traits_.in_place && op_.schema().name() != "aten::detach_") {
       change_metadata(op_, keys_, stack_);
       return Outcome::kDone;

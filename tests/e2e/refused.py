@@ -69,6 +69,22 @@ class InnerHook(Refused):
 
 
 @family
+class NodeHook(Refused):
+    """A hook on a node of the graph, for which a split step has no other."""
+
+    def step(self, model, optimizer, data, record):
+        x, y = data
+        hidden = model[1](model[0](x))
+        hidden.grad_fn.register_prehook(lambda gradients: (gradients[0] / (1 + gradients[0].norm()),))
+        loss = F.cross_entropy(model[4](model[3](model[2](hidden))), y)
+        optimizer.zero_grad()
+        loss.backward()
+        record.gradients(model)
+        optimizer.step()
+        record.value("loss", loss)
+
+
+@family
 class InnerRetainGrad(Refused):
     symmetric = False
 

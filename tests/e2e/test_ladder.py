@@ -160,7 +160,7 @@ def test_budget_of_what_can_be_split(ladder, rung, family):
     assert train(family, ladder) == (("exact", {rung}) if rung else ("refused", {"refuse"}))
 
 
-@pytest.mark.parametrize("family", ["inner_hook", "no_batch", "row_too_big"])
+@pytest.mark.parametrize("family", ["node_hook", "no_batch", "row_too_big"])
 @pytest.mark.parametrize("ladder", only(["2"], ["2", "0,1", "0", "3"]))
 def test_budget_of_what_cannot_be_split(ladder, family):
     outcome, rungs = train(family, ladder)
@@ -170,8 +170,8 @@ def test_budget_of_what_cannot_be_split(ladder, family):
         assert outcome == "refused" and "refuse" in rungs and "offload" not in rungs
 
 
-@pytest.mark.parametrize("family, share, rung", [("inner_hook", 0.6, "offload"), ("create_graph", 0.6, "micro-batches"), ("row_too_big", 0.6, "micro-batches"),
-                                                 ("inner_hook", 0.1, ""), ("no_batch", 0.1, "")])
+@pytest.mark.parametrize("family, share, rung", [("node_hook", 0.6, "offload"), ("create_graph", 0.6, "micro-batches"), ("row_too_big", 0.6, "micro-batches"),
+                                                 ("node_hook", 0.1, ""), ("no_batch", 0.1, "")])
 def test_all_rungs_for_what_cannot_be_split(family, share, rung):
     """What a first rung has split in forward stays split: where its backward pass cannot be, nothing can be kept outside any more."""
     outcome, rungs = train(family, DEFAULT, share)

@@ -30,7 +30,7 @@ def test_budget(family, share, optimizer):
         assert "koila" in result.log, "nothing was logged"
 
 
-@pytest.mark.parametrize("family", ["inner_hook", "no_batch", "row_too_big"])
+@pytest.mark.parametrize("family", ["node_hook", "no_batch", "row_too_big"])
 def test_is_refused_and_says_why(family):
     """Without the rung that keeps outside what cannot be split."""
     case = Case(family, "sgd", rows=families()[family].budget_rows)

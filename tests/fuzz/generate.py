@@ -8,7 +8,7 @@ from context import Context
 from kinds import LATER, WEIGHTS
 from notes import Notes
 from precision import AUTOCAST, FLOAT32, FLOAT64, Apart
-from program import Statement
+from program import Statement, indented
 
 # In this order, see kinds.py.
 import operators  # noqa: F401, E402, I001
@@ -178,6 +178,28 @@ def optimizer(c, chosen):
     return chosen
 
 
+HOOKS = ("{h}.register_hook(lambda gradient: note.value('hook', gradient))", "{h}.register_hook(lambda gradient: gradient * 0.5)", "{h}.register_hook(lambda gradient: gradient / (1 + gradient.norm()))",
+         "note.retain('retained', {h})", "note.retain('retained', {h})\n{h}.register_hook(lambda gradient: gradient * 1.5)", "{h}.register_hook(lambda gradient: gradient * 9).remove()\n{h}.register_hook(lambda gradient: note.value('hook', gradient.sum()))")
+
+
+def hook(c):
+    """Hooks on tensors inside the step, most of them right behind what makes the tensor. They are drawn from random numbers of their own, so that programs stay as they were but for them."""
+    random_here = random.Random(f"hooks {c.program.seed}")
+    if random_here.randrange(5):
+        return
+    step = c.program.step
+    end = next((i for i, s in enumerate(step) if ".backward(" in s.text or "autograd." in s.text), len(step))
+    for _ in range(random_here.choice((1, 1, 2, 3))):
+        made = [(i, name) for i, s in enumerate(step[:end]) for name in s.defines if name[0] == "h"]
+        if not made:
+            return
+        i, name = random_here.choice(made)
+        text = random_here.choice(HOOKS).format(h=name)
+        at = i + 1 if random_here.randrange(4) else random_here.randrange(i + 1, end + 1)
+        step.insert(at, Statement("\n".join([f"if {name}.requires_grad:", *indented(text, 4)]), (), ("hook",)))
+        end += 1
+
+
 def make(seed):
     """A program, or None where nothing came of the seed."""
     c = Context(seed)
@@ -197,6 +219,7 @@ def make(seed):
     chosen = optimizer(c, usual)
     c.program.setup.insert(where, Statement(f"o0 = {chosen}", ("o0",), (chosen.split("(")[0].split(".")[-1] + (" with a closure" if c.program.closure else ""),), "setup"))
     c.program.steps = c.any((2, 2, 3))
+    hook(c)
     return c.program
 
 

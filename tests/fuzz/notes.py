@@ -23,6 +23,7 @@ class Notes:
         self.generator = torch.Generator().manual_seed(draw)
         self.step = -1
         self.kept = []
+        self.retaining = []
 
     def steps(self, count):
         for step in range(count):
@@ -33,6 +34,9 @@ class Notes:
             for name, tensor in self.kept:
                 self._put(name, tensor)
             self.kept = []
+            for name, tensor in self.retaining:
+                self._put(name, "none" if tensor.grad is None else tensor.grad)
+            self.retaining = []
 
     def _put(self, name, value):
         key = f"{self.step}/{name}"
@@ -47,6 +51,11 @@ class Notes:
     def keep(self, name, tensor):
         """A tensor that the program holds, and reads after the step."""
         self.kept.append((name, tensor))
+
+    def retain(self, name, tensor):
+        """A tensor whose gradient the program reads after the step."""
+        tensor.retain_grad()
+        self.retaining.append((name, tensor))
 
     def disturbed(self, tensor):
         """The tensor, with noise written to it where a program's conditioning is measured."""

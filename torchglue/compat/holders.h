@@ -1,4 +1,4 @@
-// Who holds a tensor.
+// Who holds a tensor, or a node.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -16,6 +16,16 @@ size_t holders_of(Impl* impl) {
     if (count > 1 && impl->pyobj_slot()->has_unique_reference()) return count - 1;
   }
   return count;
+}
+
+// Whether the program holds the object in Python that stands for the node.
+template <class Node>
+bool is_held_in_python(const Node& node) {
+  if constexpr (requires { node.pyobj_slot()->has_unique_reference(); }) {
+    return node.pyobj_slot()->load_pyobj() != nullptr && !node.pyobj_slot()->has_unique_reference();
+  } else {
+    return const_cast<Node&>(node).pyobj() != nullptr;
+  }
 }
 
 }  // namespace koila

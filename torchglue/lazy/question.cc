@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/compat/hooks.h"
 #include "torchglue/lazy/writes.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
@@ -143,6 +144,14 @@ bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
   const auto entry = deferred_registry().find(q.opaque.unsafeGetTensorImpl());
   const Value& value = entry.region->value(entry.value);
   hand_over({q.opaque, entry.region, entry.value, value.placement, entry.region->batch(), entry.region->micro_batch()});
+  return true;
+}
+
+bool end_stage_at_hook(const Question& q) {
+  if (!c10::AutogradState::get_tls_state().get_grad_mode()) return false;
+  const auto hooked = std::find_if(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region != nullptr && a.tensor.requires_grad() && is_hooked(a.tensor); });
+  if (hooked == q.split.end()) return false;
+  hooked->region->shared_from_this()->end_stage();
   return true;
 }
 

@@ -59,6 +59,9 @@ OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q
 // The region that the call joins; null when arguments changed and must be looked at again.
 std::shared_ptr<Region> choose_region(Question& q);
 
+// A tensor that the call reads, and whose gradient a hook waits for, ends its stage, see Note [Hooked tensors]. False when there is none.
+bool end_stage_at_hook(const Question& q);
+
 // An argument that no rule can be asked about becomes an ordinary tensor. False when there is none.
 bool settle_outsider(const c10::OperatorHandle& op, const Question& q);
 

@@ -4,6 +4,8 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
+#include "torchglue/compat/hooks.h"
+#include "torchglue/compat/node.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
@@ -57,11 +59,41 @@ void tell_of_write(const at::Tensor& t) {
   entry.region->shared_from_this()->add_known({copy, call, arguments, /*random=*/false, &state}, {same});
 }
 
+namespace {
+
+// Hands the gradient on to the region's node.
+class OfOneValue final : public torch::autograd::Node {
+ public:
+  OfOneValue(torch::autograd::Edge region, const at::Tensor& tensor) {
+    add_input_metadata(tensor);
+    add_next_edge(std::move(region));
+  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override { return std::move(gradients); }
+  std::string name() const override { return "KoilaOfOneValue"; }
+};
+
+// PyTorch looks for what retain_grad() has put on a tensor under the first output of its node when the tensor is written to in place. A region's node has many outputs: such a tensor gets a node of its own.
+void give_own_node(const at::Tensor& t) {
+  auto* meta = torch::autograd::impl::get_autograd_meta(t);
+  if (meta == nullptr || !meta->retains_grad_ || meta->output_nr_ == 0 || !meta->grad_fn_ || kind_of(*meta->grad_fn_) != NodeKind::kRegion) return;
+  if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr) entry.region->shared_from_this()->hand_over(entry.value, t);
+  const torch::autograd::Edge region(meta->grad_fn_, meta->output_nr_);
+  auto retaining = region.function->pop_retains_grad_hook(region.input_nr);
+  set_output_of(*retaining, 0);
+  NodePtr own = make_node<OfOneValue>(region, t);
+  own->add_retains_grad_hook(std::move(retaining), 0);
+  torch::autograd::impl::set_gradient_edge(t, torch::autograd::Edge(std::move(own), 0));
+}
+
+}  // namespace
+
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (s.live_regions().empty()) return;
+  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     note_write_behind(t);
+    if (grad_mode) give_own_node(t);
     if (!op_traits(op).metadata) {
       refuse_write_to_a_part(t);
       tell_of_write(t);

@@ -12,7 +12,9 @@
 #include <chrono>
 #include <utility>
 
+#include "torchglue/base/own_hook.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/compat/hooks.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
@@ -67,6 +69,16 @@ int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
   return add_input_metadata(deferred);
 }
 
+bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const {
+  const auto come_by = [&](ValueId result) {
+    return result != kNoValue && std::any_of(reached.begin(), reached.end(), [&](uint32_t from) { return outputs_[from] == result || region_->leads_to(outputs_[from], result); });
+  };
+  return std::any_of(region_->instructions_.begin(), region_->instructions_.end(), [&](const Instruction& in) {
+    const auto makes = [&](ValueId result) { return result == outputs_[output]; };
+    return in.outputs.size() > 1 && std::any_of(in.outputs.begin(), in.outputs.end(), makes) && std::any_of(in.outputs.begin(), in.outputs.end(), come_by);
+  });
+}
+
 variable_list RegionNode::apply(variable_list&& gradients) {
   if (!works_for_owner()) region_->refuse("another thread's step is under way, and koila follows the steps of one thread at a time.");
   return region_->backward(std::move(gradients));
@@ -86,30 +98,31 @@ void Region::refuse(const std::string& reason) const {
   refuse_split_step({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, batch_);
 }
 
-// A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on.
+// A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on, see Note [Hooked tensors].
 // On a tensor that only the outside reads (a loss) the engine has already run it.
 void Region::check_hooks() {
   if (node_ == nullptr) return;
-  constexpr const char* kReason = "a hook (register_hook, retain_grad) on a tensor inside the step would need that tensor's full gradient.";
-  if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse(kReason);
-  size_t hooks = node_->tensor_pre_hooks().size() + node_->retains_grad_hooks().size();
-  if (hooks == 0) return;
+  constexpr const char* kReason = "a hook (register_hook, retain_grad) was put on a tensor inside the step after an operator had read it, and would need that tensor's full gradient.";
+  if (!node_->pre_hooks().empty() || !node_->post_hooks().empty()) refuse("a hook hangs on a node of the step's graph (grad_fn.register_hook, grad_fn.register_prehook), which stands for a part of the step.");
+  if (node_->tensor_pre_hooks().empty() && node_->retains_grad_hooks().empty()) return;
   std::vector<char> inner(values_.size(), 0);
-  for (size_t i = 0; i < instructions_.size(); ++i) {
-    for (const Argument& argument : instructions_[i].arguments) {
+  for (const Instruction& in : instructions_) {
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+    for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
         if (o.kind == Operand::Kind::kValue) inner[o.id] = 1;
       }
     }
+    if (in.in_place && in.outputs[0] != kNoValue) inner[in.outputs[0]] = 0;  // what it was before was not hooked, or has ended a stage
   }
-  for (ValueId id = 0; id < values_.size(); ++id) {
-    if (values_[id].impl == nullptr) continue;
-    const auto* meta = static_cast<torch::autograd::AutogradMeta*>(values_[id].impl->autograd_meta());
-    const size_t own = meta->hooks_.size() + (meta->retains_grad_ ? 1 : 0);
-    if (own > 0 && inner[id]) refuse(kReason);
-    hooks -= std::min(hooks, own);
+  const auto& outputs = static_cast<RegionNode*>(node_)->outputs();
+  const auto check = [&](std::optional<size_t> output) {
+    if (!output || inner[outputs[*output]]) refuse(kReason);
+  };
+  for (const auto& hook : node_->tensor_pre_hooks()) {
+    if (!is_own(*hook)) check(output_of(*hook));
   }
-  if (hooks > 0) refuse(kReason);
+  for (const auto& [output, hook] : node_->retains_grad_hooks()) check(output);
 }
 
 // Who reads such a tensor gets an out-of-memory error, and no number.
@@ -161,7 +174,7 @@ void Region::let_go_of_used_up(const std::vector<ValueId>& values) {
     Value& value = values_[id];
     if (value.impl != nullptr) {
       const auto* meta = static_cast<torch::autograd::AutogradMeta*>(value.impl->autograd_meta());
-      if (!groups_[value.group].materialised || !meta->hooks_.empty() || meta->retains_grad_) continue;  // check_hooks() counts hooks
+      if (!groups_[value.group].materialised) continue;
       deferred_registry().remove(value.impl);
     }
     value.impl = nullptr;

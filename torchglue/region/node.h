@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,8 @@ class RegionNode : public torch::autograd::Node {
   int64_t add_output(const at::Tensor& deferred, ValueId value);
   const std::vector<ValueId>& outputs() const { return outputs_; }
   const std::shared_ptr<Region>& region() const { return region_; }
+  // Whether a pass that brings gradients for these outputs comes by the operator that made the value of `output`: then PyTorch calls the hooks of all of its results.
+  bool comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const;
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override;

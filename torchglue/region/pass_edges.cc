@@ -76,7 +76,7 @@ PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
     auto& hooks = node->tensor_pre_hooks();
     for (size_t i = hooks.size(); i-- > 0;) {
       const auto output = output_of(*hooks[i]);
-      if (!output || reached.outputs.count(static_cast<uint32_t>(*output)) > 0) continue;
+      if (!output || reached.outputs.count(static_cast<uint32_t>(*output)) > 0 || node->comes_by_maker(static_cast<uint32_t>(*output), reached.outputs)) continue;
       taken.hooks.emplace_back(i, std::move(hooks[i]));
       hooks.erase(hooks.begin() + static_cast<std::ptrdiff_t>(i));
     }

@@ -256,6 +256,12 @@ class Region : public std::enable_shared_from_this<Region> {
   void forget(ValueId id) noexcept;
   void prune();
 
+  // writes.cc
+  void note_write(const Instruction& in);  // that is about to join
+  bool saves_folded_copy(const Instruction& in, ValueId id) const;
+  bool lies_in_another(const Frame& frame, uint32_t group) const;
+  at::Tensor apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const;
+
   // run.cc
   // Somebody who looks on.
   struct Watch {
@@ -273,8 +279,6 @@ class Region : public std::enable_shared_from_this<Region> {
   static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
   static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
-  bool saves_folded_copy(const Instruction& in, ValueId id) const;
-  void note_write(const Instruction& in);  // that is about to join
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
@@ -284,8 +288,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<Held> to_be_held(const std::vector<ValueId>& values) const;
   void make_full(std::vector<Held>& held);
   at::Tensor empty_full(uint32_t group) const;
-  // Rows of micro-batch 0.
-  int64_t lead() const { return lead_ > 0 ? std::min(lead_, micro_batch_) : micro_batch_; }
+  int64_t lead() const { return lead_ > 0 ? std::min(lead_, micro_batch_) : micro_batch_; }  // rows of micro-batch 0
   int64_t end_of_pass(int64_t begin, int64_t size) const { return std::min(batch_, begin + (begin == 0 ? std::min(lead(), size) : size)); }
   // Of a step that is sized from its first rows, once all operators have run for these and before any others do.
   void choose_size();

@@ -2,13 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <ATen/TensorUtils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <set>
 #include <string>
 
 #include "torchglue/base/own_pass.h"
@@ -134,32 +132,6 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
 // runs on its operands in single precision (Instruction::in_float), and what it gives stays so from operator to operator, up to the sum over all
 // micro-batches, which is rounded to the type that the program knows. Its gradient comes back the same way, and is rounded at the operands. Views of such a
 // sum, and what writes to it, run on it as it is (keeps_float); for any other operator it is rounded first.
-
-// Note [Folded copies]
-// A matmul() folds the leading dimensions of what it reads into one. At the full batch that may take a copy, and the copy is what its node saves; of one row it is a view, and
-// a write in place to the value would then be one to what was saved. Where the value is written to in place, a micro-batch's operator is given a copy as well.
-bool Region::saves_folded_copy(const Instruction& in, ValueId id) const {
-  const Value& value = values_[id];
-  if (written_groups_.count(value.group) == 0 || in.in_place || value.sizes.size() < 3 || !op_traits(in.op).composite || op_traits(in.op).may_view) return false;
-  int64_t rows = 1;
-  for (size_t d = 0; d + 1 < value.sizes.size(); ++d) rows *= value.sizes[d];
-  return !at::detail::computeStride(at::IntArrayRef(value.sizes), at::IntArrayRef(value.strides), std::vector<int64_t>{rows, value.sizes.back()});
-}
-
-void Region::note_write(const Instruction& in) {
-  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return;
-  const uint32_t group = values_[in.arguments[0].operands[0].id].group;
-  if (!written_groups_.insert(group).second) return;
-  const auto reads_folded = [&](const Instruction& earlier) {
-    for (const Argument& argument : earlier.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && values_[o.id].group == group && saves_folded_copy(earlier, o.id)) return true;
-      }
-    }
-    return false;
-  };
-  if (std::any_of(instructions_.begin(), instructions_.end(), reads_folded)) drop_first_frame();
-}
 
 at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instruction& in) {
   at::Tensor local;
@@ -293,7 +265,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
       if (id == kNoValue || (schedule != nullptr && schedule->last_value[id] <= i)) return;
       const bool own = groups_[values_[id].group].base == id;  // and no view of another value
-      set_local(frame, id, own ? laid_out(frame, in, values_[id].strides, local) : local);
+      set_local(frame, id, own ? laid_out(frame, in, values_[id].strides, apart_from_operands(frame, in, id, local)) : local);
     };
     for (const c10::IValue& result : results) {
       if (result.isTensor()) {

@@ -1,5 +1,6 @@
-// Somebody is about to write to what a region has read, or has made.
+// Somebody is about to write to what a region has read, or has made; or one of its operators is.
 #include <ATen/ATen.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
+#include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
@@ -94,6 +96,62 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr && lies_there(id)) hand_out_exchanged(id);
   }
+}
+
+// Note [Folded copies]
+// A matmul() folds the leading dimensions of what it reads into one. At the full batch that may take a copy, and the copy is what its node saves; of one row it is a view, and
+// a write in place to the value would then be one to what was saved. Where the value is written to in place, a micro-batch's operator is given a copy as well.
+bool Region::saves_folded_copy(const Instruction& in, ValueId id) const {
+  const Value& value = values_[id];
+  if (written_groups_.count(value.group) == 0 || in.in_place || value.sizes.size() < 3 || !op_traits(in.op).composite || op_traits(in.op).may_view) return false;
+  int64_t rows = 1;
+  for (size_t d = 0; d + 1 < value.sizes.size(); ++d) rows *= value.sizes[d];
+  return !at::detail::computeStride(at::IntArrayRef(value.sizes), at::IntArrayRef(value.strides), std::vector<int64_t>{rows, value.sizes.back()});
+}
+
+void Region::note_write(const Instruction& in) {
+  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return;
+  const uint32_t group = values_[in.arguments[0].operands[0].id].group;
+  if (!written_groups_.insert(group).second) return;
+  const auto reads_folded = [&](const Instruction& earlier) {
+    for (const Argument& argument : earlier.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue && values_[o.id].group == group && saves_folded_copy(earlier, o.id)) return true;
+      }
+    }
+    return false;
+  };
+  const bool folded = std::any_of(instructions_.begin(), instructions_.end(), reads_folded);
+  if (folded || lies_in_another(first_, group)) drop_first_frame();
+}
+
+// Note [Views of few rows]
+// reshape(), contiguous() and others like them give a view where the sizes let them, and a copy where not; of one row more of them are views. Where the full batch has a copy that is written to in place, a micro-batch has one as well: or
+// the write would be one to what it was made of, which may be the program's own input.
+bool Region::lies_in_another(const Frame& frame, uint32_t group) const {
+  std::vector<const c10::StorageImpl*> its;
+  for (ValueId id = 0; id < frame.values.size(); ++id) {
+    if (values_[id].group == group && frame.values[id].defined()) its.push_back(storage_of(frame.values[id]));
+  }
+  const auto is_its = [&](const at::Tensor& t) { return t.defined() && storage_of(t) != nullptr && std::find(its.begin(), its.end(), storage_of(t)) != its.end(); };
+  if (std::any_of(frame.uses.begin(), frame.uses.end(), is_its)) return true;
+  for (ValueId id = 0; id < frame.values.size(); ++id) {
+    if (values_[id].group != group && is_its(frame.values[id])) return true;
+  }
+  return false;
+}
+
+at::Tensor Region::apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const {
+  if (written_groups_.empty() || in.in_place || storage_of(local) == nullptr) return local;
+  const bool written = written_groups_.count(values_[id].group) > 0;
+  for (const Argument& argument : in.arguments) {
+    for (const Operand& o : argument.operands) {
+      const bool is_value = o.kind == Operand::Kind::kValue;
+      if (o.kind == Operand::Kind::kUndefined || (!written && !(is_value && written_groups_.count(values_[o.id].group) > 0))) continue;
+      if (storage_of(is_value ? frame.values[o.id] : frame.uses[o.id]) == storage_of(local)) return local.clone();
+    }
+  }
+  return local;
 }
 
 }  // namespace koila

@@ -246,7 +246,10 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     const edge_list split = past.any() ? split_rest(*rest.from, past.number(), pass.outputs, graphs, &oom) : split_step(pass.roots, pass.outputs, accumulates_graphs, graphs, &oom);
     callbacks.pass_over();
     variable_list gradients;
-    if (remaining) gradients = run_split(pass, split, rest.gradients, edges_now(*remaining, inner));
+    if (remaining) {
+      interrupted->hooks().put_back(past);
+      gradients = run_split(pass, split, rest.gradients, edges_now(*remaining, inner));
+    }
     over = !pass.goes_on();
     run_callbacks(callbacks.take(), [&](const edge_list& from, const variable_list& with) { real_execute(pass.engine, from, with, false, false, true, {}); });
     return gradients;

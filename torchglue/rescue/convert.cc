@@ -29,6 +29,7 @@
 #include "torchglue/rescue/real_masks.h"
 #include "torchglue/rescue/rewiring.h"
 #include "torchglue/rescue/staying.h"
+#include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/session.h"
 
@@ -54,8 +55,8 @@ size_t number_of_result(const TapeOp& op, size_t output) { return op.op.schema()
 class Conversion {
  public:
   Conversion(Tape& tape, const Plan& plan, Graphs graphs)
-      : tape_(tape), plan_(plan), seeds_(learn(tape, plan)), converting_(tape, plan, graphs), device_(tape.values()[plan.seeds[0].value].device),
-        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), staying_(tape, plan), out_of_sight_(tape) {}
+      : tape_(tape), plan_(plan), converting_(tape, plan, graphs), device_(tape.values()[plan.seeds[0].value].device),
+        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape) {}
 
   int64_t convert() {
     // What a region of this step can go on from joins it.
@@ -156,8 +157,7 @@ class Conversion {
     if (is_gradient(op.op)) return differentiate_again(op, std::move(stack));
     Call call{op, op_traits(op.op), view_instead(op.op), std::move(stack), OpCall(op.op.schema(), plan_.batch)};
     decide_again(call);
-    std::vector<Region::KnownOutput> outputs;
-    if (call.joins) outputs = describe_outputs(call);
+    auto outputs = call.joins ? describe_outputs(call) : std::vector<Region::KnownOutput>();
     // Views of a seed and of a split value from one call (broadcast_tensors): its inner operators tell them apart.
     if (call.view_of_capture && std::any_of(outputs.begin(), outputs.end(), [&](const auto& k) { return k.alias_of != kNoValue || (k.handed_back.defined() && entry_of(k.handed_back).region != nullptr); })) call.joins = call.view_of_capture = false;
     session().log(KOILA_LOG_TRACE, "convert " + op.op.schema().name() + (call.joins && !call.view_of_capture ? ": joins" : call.view_of_capture ? ": view of a seed" : ": runs again"));
@@ -187,7 +187,7 @@ class Conversion {
       } else if (const Mark* mark = session().marks.find(t.unsafeGetTensorImpl()); mark != nullptr && mark->batch == plan_.batch) {
         p = mark->placement;
       }
-      elsewhere |= region_->would_cycle(t) && entry_of(t).region != region_.get();
+      elsewhere |= hooks_.has(ref.value) || (region_->would_cycle(t) && entry_of(t).region != region_.get());
       any |= !p.is_replicate();
       placements[ref.value] = p;
     }
@@ -201,9 +201,7 @@ class Conversion {
     const auto is_deferred = [&](int arg) { return call.stack[arg].isTensor() && call.stack[arg].toTensor().defined() && entry_of(call.stack[arg].toTensor()).region != nullptr; };
     const auto as_said = [&](const OpCall& answered) { return came_as_said(tape_, op, answered); };
     const auto takes_gradient = [&](int arg) { return is_deferred(arg) && call.stack[arg].toTensor().requires_grad(); };
-    Context context{call.traits};
-    context.creates = created && !as_sum;
-    context.creates_sum = as_sum;
+    Context context{call.traits, /*creates=*/created && !as_sum, /*creates_sum=*/as_sum};
     context.draws_whole = tape_.draws_whole(op);
     context.came_as_said = as_said;
     context.takes_gradient = takes_gradient;
@@ -336,6 +334,7 @@ class Conversion {
   void put_anew(TapeValueId v, const at::Tensor& t) {
     handles_[v] = t;
     anew_.insert(v);
+    hooks_.put_on(v, t);
     rewire(tape_, v, t);
   }
 
@@ -377,11 +376,12 @@ class Conversion {
   const NoInferenceMode no_inference_;
   Tape& tape_;
   const Plan& plan_;
-  const std::vector<LearnedSeed> seeds_;
   Converting converting_;
   const at::Device device_;
   const c10::DispatchKeySet keys_;
   MadeAgain real_;
+  TensorHooks hooks_;
+  const std::vector<LearnedSeed> seeds_;
   ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values, while operators are still to read them
   ska::flat_hash_set<TapeValueId> anew_;                 // values that hang on a graph of the conversion's own, or of a region
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads

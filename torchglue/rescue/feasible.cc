@@ -20,6 +20,7 @@
 #include "torchglue/rescue/made_again.h"
 #include "torchglue/rescue/rewiring.h"
 #include "torchglue/rescue/staying.h"
+#include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/step/session.h"
 
 namespace koila {
@@ -43,14 +44,14 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
     }
     add_nodes_behind(t, stack);
   }
+  add_bridges(tape, stack);
   walk_graph(std::move(stack), [&](torch::autograd::Node* node) {
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
     if (tape.bridge_of(*node) != nullptr) return true;  // it stays, with its hooks
     const auto& before = node->pre_hooks();
-    const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return dynamic_cast<const HoldHook*>(hook.get()) == nullptr; });
-    if (hooked || !node->tensor_pre_hooks().empty() || !node->retains_grad_hooks().empty() || !node->post_hooks().empty()) {
-      throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.");
-    }
+    const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return !is_own(*hook); });
+    if (hooked || !node->post_hooks().empty()) throw CannotConvert("a hook hangs on a node of the step's graph (grad_fn.register_hook, grad_fn.register_prehook), which would be another one.");
+    check_tensor_hooks(tape, plan, *node);
     return true;
   });
 }

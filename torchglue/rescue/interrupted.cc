@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "torchglue/base/graph_walk.h"
+#include "torchglue/base/own_hook.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
@@ -67,7 +68,7 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
 
 InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
     : keep_graph_(keep_graph), used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
-  std::vector<Node*> outside;
+  std::vector<Node*> outside, hooked;
   leaves_.reserve(tape.ops().size());
   walk_graph(nodes_of(roots), 2 * tape.ops().size(), [&](Node* node) {
     if (const AccumulateGrad* leaf = as_leaf(*node)) {
@@ -75,14 +76,23 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
     } else if (tape.bridge_of(*node) == nullptr && !tape.may_have_made(*node)) {
       outside.push_back(node);
       return false;
+    } else {
+      if (has_hooks(*node) && tape.bridge_of(*node) == nullptr) hooked.push_back(node);
+      hooks_.watch(tape, *node);
     }
     return true;
   });
+  if (!used_up_) {
+    walk_graph(outside, [&](Node* node) {
+      hooks_.watch(tape, *node);
+      return true;
+    });
+  }
   for (Node* node : outside) {
     outside_.push_back({RegionNode::owner(node), std::make_shared<bool>(false)});
     node_hooks_.emplace_back(outside_.back().node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
   }
-  past_.watch(tape, roots, outside);
+  past_.watch(tape, roots, outside, hooked);
   if (!accumulate_grad_) return;
   if (!outside.empty()) {
     ska::flat_hash_set<const c10::TensorImpl*> known;
@@ -117,6 +127,7 @@ void InterruptedPass::stop_watching() {
     if (ours != hooks.end()) hooks.erase(ours);
   }
   past_.stop_watching();
+  hooks_.stop_watching();
   for (const auto& [node, key] : node_hooks_) node->del_post_hook(key);
   leaf_hooks_.clear();
   node_hooks_.clear();
@@ -173,18 +184,20 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
   }
   if (rest.empty() && !targets.empty()) return std::nullopt;
   if (past_.any() && (!accumulate_grad_ || keep_graph_)) throw CannotConvert(kHasRun);
-  for (const Outside& o : outside_) {
-    if (!*o.ran || !used_up_) continue;
-    const auto behind = leaves_of({o.node.get()});
-    const bool needed = !accumulate_grad_ || std::any_of(rest.begin(), rest.end(), [&](const Edge& edge) {
+  const auto runs_again = [&](Node& node) {
+    const auto behind = leaves_of({&node});
+    return !accumulate_grad_ || std::any_of(rest.begin(), rest.end(), [&](const Edge& edge) {
       return std::any_of(behind.begin(), behind.end(), [&](const AccumulateGrad* leaf) { return leaf == edge.function.get(); });
     });
-    if (!needed) continue;
+  };
+  for (const Outside& o : outside_) {
+    if (!*o.ran || !used_up_ || !runs_again(*o.node)) continue;
     session().log(KOILA_LOG_DEBUG, "a node from before the tape that the pass has used up: " + o.node->name());
     const auto* of_region = dynamic_cast<RegionNode*>(o.node.get());
     if (of_region != nullptr && of_region->region()->micro_batch() == 1) throw CannotConvert("one row of the batch does not fit, or what ran out is outside the split part of the step.");
     throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
   }
+  hooks_.check(runs_again, past_);
   if (rest.size() == targets.size()) return outputs;
   // A checkpoint refuses to run in a pass that is limited to some leaves.
   if (functions_ && has_checkpoint(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");

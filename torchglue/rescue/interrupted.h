@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "torchglue/compat/node.h"
+#include "torchglue/rescue/hooks_in_pass.h"
 #include "torchglue/rescue/past_bridges.h"
 #include "torchglue/tape/tape.h"
 
@@ -39,6 +40,7 @@ class InterruptedPass {
   std::optional<torch::autograd::edge_list> remaining(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& outputs) const;
 
   const PastBridges& past() const { return past_; }
+  const HooksInPass& hooks() const { return hooks_; }
 
  private:
   struct Leaf {
@@ -67,6 +69,7 @@ class InterruptedPass {
   std::vector<Leaf> leaves_;
   std::vector<Outside> outside_;
   PastBridges past_;
+  HooksInPass hooks_;
   std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> leaf_hooks_;
   std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;
 };

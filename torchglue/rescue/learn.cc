@@ -12,7 +12,7 @@
 
 namespace koila {
 
-std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan) {
+std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, bool begins_whole) {
   std::map<uint64_t, int> times;
   std::vector<std::tuple<const TapeOp*, uint64_t, LearnedSeed>> found;
   std::shared_ptr<SizePolicy> policy;
@@ -52,7 +52,7 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan) {
     seed.op = c10::toString(reader->op.operator_name());
     seed.policy = policy;
     seed.times = times[key];
-    session().signatures.learn(seed);
+    if (!begins_whole) session().signatures.learn(seed);
     seeds.push_back(std::move(seed));
   }
   return seeds;

@@ -10,8 +10,8 @@
 
 namespace koila {
 
-// Notes by which calls a like step begins. Reads the tape.
-std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan);
+// Notes by which calls a like step begins. `begins_whole`: a like one is not to begin in micro-batches. Reads the tape.
+std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, bool begins_whole);
 
 // Rows at a time for the step, now that the activations that are split are gone.
 int64_t begin_step(const std::vector<LearnedSeed>& seeds, int64_t batch, at::Device device);

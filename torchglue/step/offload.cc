@@ -17,6 +17,11 @@ constexpr size_t kFewBytes = 1024;
 KOILA_HOT thread_local int must_not_fail = 0;
 KOILA_HOT thread_local int may_fail = 0;
 
+int64_t lacking(int device, size_t bytes) {
+  const koila_runtime& runtime = *session().runtime;
+  return runtime.live_bytes(device) + static_cast<int64_t>(bytes) - runtime.budget_bytes(device);
+}
+
 }  // namespace
 
 Offload::MustNotFail::MustNotFail(bool must_not) : must_not_(must_not) { must_not_fail += must_not_ ? 1 : 0; }
@@ -61,7 +66,7 @@ bool Offload::serves(size_t bytes) {
 Offload::Answer Offload::ask(int device, size_t bytes, bool on_purpose) {
   const Session& s = session();
   if (device != KOILA_CPU || !s.rescue || std::this_thread::get_id() != s.owner) return Answer::kFail;
-  if (!on_purpose && s.engine_depth > 0 && spare_first_frames()) return Answer::kTryAgain;
+  if (!on_purpose && s.engine_depth > 0 && (spare_first_frames() || spare_gradients(lacking(device, bytes)))) return Answer::kTryAgain;
   if (may_fail > 0 && !in_rows_) return Answer::kFail;
   // Where nobody could try again but the allocator.
   if (on_purpose && may(KOILA_RUNG_RETRY) && (bytes <= kFewBytes || must_not_fail > 0 || (s.engine_depth > 0 && may_fail == 0))) {

@@ -1,6 +1,8 @@
 // What koila holds and can make again, let go of by the allocation that has no room.
 #pragma once
 
+#include <cstdint>
+
 namespace koila {
 
 // Note [Room in the allocator]
@@ -11,5 +13,10 @@ namespace koila {
 // Lets go of the first micro-batch of every live region that is not at work. False when there was none. The owner's thread only. Calls no allocator; destructors of the program's may run.
 // Defined in region/of_session.cc, since regions lie above.
 bool spare_first_frames();
+
+// Lets go of the gradients that the pass under way keeps beside the engine, see Note [Past a bridge], if that is all that is lacking: without koila the allocation would then have had its room. Where
+// more is lacking they are what the step can be made from. False where nothing was let go of. The owner's thread only.
+// Defined in rescue/past_bridges.cc.
+bool spare_gradients(int64_t lacking);
 
 }  // namespace koila

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
 #include <vector>
+
+#include "torchglue/base/own_hook.h"
 
 namespace koila {
 
@@ -16,12 +17,10 @@ struct Hold {
 };
 
 // Hangs on a node of the program's graph, and does nothing but own.
-class HoldHook final : public torch::autograd::FunctionPreHook {
+class HoldHook final : public OwnHook {
  public:
   explicit HoldHook(std::vector<std::shared_ptr<Hold>> holds) : holds_(std::move(holds)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override { return gradients; }
-  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
-
  private:
   std::vector<std::shared_ptr<Hold>> holds_;
 };

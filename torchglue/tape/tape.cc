@@ -9,6 +9,7 @@
 #include "torchglue/base/followed.h"
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/compat/hooks.h"
 #include "torchglue/facts/facts.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
@@ -107,6 +108,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
         value.set_node(tensor);
         value.requires_grad = true;
       }
+      value.read_unhooked |= node != nullptr && !is_hooked(tensor);
       if (tensor.requires_grad() == value.requires_grad) return it->second;
     }
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);

@@ -61,6 +61,7 @@ struct TapeValue {
   const void* grad_fn = nullptr;          // its node then, for comparison only,
   uint64_t node_number = 0;               // that one's sequence number,
   uint32_t output_nr = 0;                 // and which of its inputs stands for the value
+  bool read_unhooked = false;             // an operator has read it when no hook of the program's hung on it
   bool entered = false;                   // has entered the differentiable part from outside
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative

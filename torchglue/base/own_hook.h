@@ -1,0 +1,23 @@
+// Hooks of koila's own, which hang beside the program's.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+
+namespace koila {
+
+struct OwnHook : torch::autograd::FunctionPreHook {
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+};
+
+inline bool is_own(const torch::autograd::FunctionPreHook& hook) { return dynamic_cast<const OwnHook*>(&hook) != nullptr; }
+
+// Whether the program has put a hook on a tensor that the node made.
+inline bool has_hooks(torch::autograd::Node& node) {
+  const auto& hooks = node.tensor_pre_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !is_own(*hook); });
+}
+
+}  // namespace koila
