@@ -1,6 +1,7 @@
 #include "torchglue/rescue/feasible.h"
 
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "torchglue/rescue/staying.h"
 #include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/step/session.h"
+#include "torchglue/tape/node_kind.h"
 
 namespace koila {
 
@@ -30,6 +32,13 @@ void check_hooks(const Tape& tape, const TapeOp& op) {
 }
 
 namespace {
+
+// A Function that writes to a view (mark_dirty) hangs in the graph of the view's base, within the node for that.
+bool wraps_function(torch::autograd::Node& node) {
+  if (kind_of(node) != NodeKind::kCopySlices) return false;
+  const auto& inner = static_cast<torch::autograd::CopySlices&>(node).fn;
+  return inner != nullptr && kind_of(*inner) == NodeKind::kOther;
+}
 
 // Hooks that the old graph carries would be lost with it.
 void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
@@ -48,6 +57,7 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
   walk_graph(std::move(stack), [&](torch::autograd::Node* node) {
     if (dynamic_cast<torch::autograd::AccumulateGrad*>(node) != nullptr || dynamic_cast<RegionNode*>(node) != nullptr) return false;
     if (tape.bridge_of(*node) != nullptr) return true;  // it stays, with its hooks
+    if (wraps_function(*node)) throw CannotConvert("an autograd.Function has written in place to a view of a tensor of the step.");
     const auto& before = node->pre_hooks();
     const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return !is_own(*hook); });
     if (hooked || !node->post_hooks().empty()) throw CannotConvert("a hook hangs on a node of the step's graph (grad_fn.register_hook, grad_fn.register_prehook), which would be another one.");
