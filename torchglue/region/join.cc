@@ -287,11 +287,52 @@ class Region::Joining {
     const at::Tensor& local = result.local;
     std::vector<int64_t> strides = dense_strides_like(local, sizes);
     if (!result.placement.is_shard() || local.dim() <= 1) return strides;
-    if (region_.first_.rows.count() != 1 && !order_is_open(call_.arguments, local)) return strides;
+    const bool open = order_is_open(call_.arguments, local);
+    if (region_.first_.rows.count() != 1 && !open) return strides;
+    if (region_.first_.rows.count() == 1 && open) {
+      if (!on_two_rows_) on_two_rows_ = run_for_two_rows();
+      if (const at::Tensor two = result_of(*on_two_rows_, result.flat); two.defined() && two.dim() == local.dim()) return dense_strides_like(two, sizes);
+    }
     if (!on_meta_) on_meta_ = layouts_on_meta(call_.op, call_.arguments);
     if (static_cast<size_t>(result.flat) > on_meta_->size()) return strides;
     const Layout& meta = (*on_meta_)[static_cast<size_t>(result.flat) - 1];
     return meta.sizes == sizes && may_lie_as(meta, call_.op, local) ? meta.strides : strides;
+  }
+
+  // One row does not show where the batch dimension lies in memory, and the meta device lays out some results otherwise than a kernel does (a batch norm's, say). Empty where it cannot be run so.
+  torch::jit::Stack run_for_two_rows() {
+    const Instruction& in = *joined_;
+    if (in.random || traits_.writes || region_.batch_ < 2) return {};
+    Frame frame{{0, 2}, /*grad=*/false, {}, {}, 0};
+    const NoInterceptGuard no_intercept;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kUndefined) continue;
+        const Placement& placement = o.kind == Operand::Kind::kValue ? region_.values_[o.id].placement : region_.uses_[o.id].placement;
+        if (placement.is_shard() && placement.ragged != nullptr) return {};
+        if (o.kind != Operand::Kind::kValue) continue;
+        const Value& value = region_.values_[o.id];
+        std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
+        if (placement.is_shard()) sizes[placement.dim] = placement.extent(0, 2);
+        set_local(frame, o.id, in_order_of(value.strides, at::zeros(sizes, at::TensorOptions(region_.device_).dtype(value.dtype))));
+      }
+    }
+    try {
+      return region_.call_instruction(frame, in);
+    } catch (const std::exception& error) {
+      if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
+      forget_python_error(error);
+      return {};
+    }
+  }
+
+  static at::Tensor result_of(const torch::jit::Stack& results, int flat) {
+    at::Tensor found;
+    int at = 0;
+    for_each_tensor(results, [&](const at::Tensor& t, int, int) {
+      if (++at == flat) found = t;
+    });
+    return found;
   }
 
   // A tensor of the result's type for the program.
@@ -321,6 +362,7 @@ class Region::Joining {
   std::vector<Local> locals_;
   bool random_ = false;
   std::optional<std::vector<Layout>> on_meta_;
+  std::optional<torch::jit::Stack> on_two_rows_;
   std::optional<torch::jit::Stack> full_views_;  // the operator run on the deferred tensors' metadata
 };
 
