@@ -32,6 +32,11 @@ struct UndeclaredView : CannotJoin {
   const char* what() const noexcept override { return "a result that looks at an argument, which its schema does not say"; }
 };
 
+// How it lies in memory at the full batch cannot be told.
+struct LayoutUnknown : CannotJoin {
+  const char* what() const noexcept override { return "a result whose order in memory two rows would show, which do not fit"; }
+};
+
 struct NotDense : CannotJoin {
   const char* what() const noexcept override { return "a result that is no dense tensor"; }
 };
@@ -320,8 +325,9 @@ class Region::Joining {
     try {
       return region_.call_instruction(frame, in);
     } catch (const std::exception& error) {
-      if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
+      if (is_python_interrupt(error)) throw;
       forget_python_error(error);
+      if (is_out_of_memory(error)) throw LayoutUnknown();
       return {};
     }
   }

@@ -118,7 +118,7 @@ void TensorHooks::put_on(TapeValueId value, const at::Tensor& tensor) {
   const auto found = taken_.find(value);
   if (found == taken_.end()) return;
   Taken& taken = found->second;
-  TORCH_CHECK_WITH(OutOfMemoryError, has_node(tensor) || (taken.of_node.empty() && taken.retains_grad == nullptr), kUnderKoila, "a tensor that has a hook was made again without a graph.");
+  TORCH_CHECK_WITH(OutOfMemoryError, has_node(tensor) || (taken.of_node.empty() && taken.retains_grad == nullptr), kUnderKoila, "a tensor that has a hook (register_hook, retain_grad) was made again without a graph.");
   const auto edge = torch::autograd::impl::gradient_edge(tensor);
   for (auto& hook : std::exchange(taken.of_node, {})) {
     set_output_of(*hook, edge.input_nr);
