@@ -92,6 +92,8 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   if (s.live_regions().empty()) return;
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    TORCH_CHECK_WITH(OutOfMemoryError, !s.saved_results.has(storage_of(t)), kUnderKoila,
+                     "an operator writes in place to a result along the batch, which plain PyTorch has saved for backward.");
     note_write_behind(t);
     if (grad_mode) give_own_node(t);
     if (!op_traits(op).metadata) {

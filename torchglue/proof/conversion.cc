@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -46,11 +47,14 @@ bool has_entries(const at::Tensor& t) {
   return t.defined() && storage_of(t) != nullptr && memory_of(t) != nullptr && t.numel() > 0 && at::isFloatingType(t.scalar_type());
 }
 
-bool is_rounding(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
-  constexpr double kRoundings = 8;
+double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
+
+constexpr double kRoundings = 8;
+
+// A difference that is no more than roundings of what it is a difference of.
+bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
   constexpr std::string_view kSubtract[] = {"aten::add", "aten::add_", "aten::rsub", "aten::sub", "aten::sub_"};
   if (std::find(std::begin(kSubtract), std::end(kSubtract), op.op.schema().name()) == std::end(kSubtract)) return false;
-  const auto largest = [](const at::Tensor& t) { return t.abs().max().item<double>(); };
   const double left = largest(result);
   return left > 0 && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const at::Tensor t = tape.values()[ref.value].lock();
@@ -58,6 +62,21 @@ bool is_rounding(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
     const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounding(result.scalar_type(), result.device().type()));
     return left <= kRoundings * unit * largest(t);
   });
+}
+
+// A norm of what is the same everywhere along the dimensions that it goes over.
+bool is_norm_of_alike(const Tape& tape, const TapeOp& op) {
+  const std::string& name = op.op.schema().name();
+  const bool by_row = name == "aten::instance_norm";
+  if (!by_row && name != "aten::batch_norm" && name != "aten::native_batch_norm") return false;
+  const auto ref = std::find_if(op.refs.begin(), op.refs.end(), [](const TapeRef& r) { return r.arg == 0; });
+  const at::Tensor x = ref != op.refs.end() ? tape.values()[ref->value].lock() : at::Tensor();
+  if (!has_entries(x) || x.dim() < (by_row ? 3 : 2)) return false;
+  std::vector<int64_t> dims;
+  for (int64_t dim = 0; dim < x.dim(); ++dim) {
+    if (dim != 1 && (dim != 0 || !by_row)) dims.push_back(dim);
+  }
+  return largest(x.amax(dims) - x.amin(dims)) <= kRoundings * rounding(x.scalar_type(), x.device().type()) * largest(x);
 }
 
 bool comes_of_rounding(const Tape& tape, TapeValueId value) {
@@ -69,7 +88,7 @@ bool comes_of_rounding(const Tape& tape, TapeValueId value) {
     if (std::exchange(seen[v], 1) != 0 || tape.values()[v].is_capture()) continue;
     const TapeOp& op = tape.ops()[static_cast<size_t>(tape.values()[v].producer)];
     const at::Tensor t = tape.values()[v].lock();
-    if (has_entries(t) && is_rounding(tape, op, t)) return true;
+    if (has_entries(t) && (cancels(tape, op, t) || is_norm_of_alike(tape, op))) return true;
     for (const TapeRef& ref : op.refs) next.push_back(ref.value);
   }
   return false;
@@ -89,6 +108,17 @@ std::vector<at::Tensor> leaves_behind(const Tape& tape, const Plan& plan) {
     return true;
   });
   return leaves;
+}
+
+// Groups that the operators from `first` on make, or write to.
+std::set<uint32_t> groups_made_from(const Tape& tape, size_t first) {
+  std::set<uint32_t> groups;
+  for (size_t i = first; i < tape.ops().size(); ++i) {
+    for (TapeValueId out : tape.ops()[i].outputs) {
+      if (out != kNoTapeValue) groups.insert(tape.values()[out].group);
+    }
+  }
+  return groups;
 }
 
 }  // namespace
@@ -140,13 +170,13 @@ void BeforeConversion::take_witnesses(const Tape& tape, const std::vector<char>&
   }
 }
 
-void BeforeConversion::compare(const Tape& tape, Region* region) noexcept {
+void BeforeConversion::compare(const Tape& tape, Region* region, size_t done) noexcept {
   try {
     const NoInterceptGuard no_intercept;
     const at::NoGradGuard no_grad;
     compare_statistics(region);
-    if (region != nullptr) compare_leaves(tape, region);
-    compare_values(tape, region);
+    if (region != nullptr && done == tape.ops().size()) compare_leaves(tape, region);
+    compare_values(tape, region, done);
   } catch (const std::exception& error) {
     take_allocator_ran_out();
     session().log(KOILA_LOG_DEBUG, std::string("a conversion is not proven: ") + error_text(error));
@@ -172,8 +202,10 @@ void BeforeConversion::compare_leaves(const Tape& tape, Region* region) {
   }
 }
 
-void BeforeConversion::compare_values(const Tape& tape, Region* region) {
+void BeforeConversion::compare_values(const Tape& tape, Region* region, size_t done) {
+  const std::set<uint32_t> unfinished = groups_made_from(tape, done);
   for (Value& value : values_) {
+    if (unfinished.count(tape.values()[value.id].group) > 0) continue;
     const at::Tensor t = tape.values()[value.id].lock();
     if (!t.defined() || storage_of(t) == nullptr) continue;
     if (const auto entry = deferred_registry().find(t.unsafeGetTensorImpl()); entry.region != nullptr && deferred_registry().awaits_value(storage_of(t))) {

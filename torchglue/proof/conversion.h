@@ -20,9 +20,9 @@ class BeforeConversion {
  public:
   BeforeConversion(const Tape& tape, const Plan& plan, const std::vector<char>& needed);
 
-  // The conversion is over, or has ended on its way: `region` is what it has made of the step, if it came so far. What has another value than it had is lost; region->check_sound()
-  // then throws. Throws nothing itself.
-  void compare(const Tape& tape, Region* region) noexcept;
+  // The conversion is over, or has ended on its way, with the first `done` of the tape's operators: `region` is what it has made of the step, if it came so far. What has another value than it had is
+  // lost; region->check_sound() then throws. What a later operator would still write to is not looked at. Throws nothing itself.
+  void compare(const Tape& tape, Region* region, size_t done) noexcept;
 
  private:
   struct Value {
@@ -36,7 +36,7 @@ class BeforeConversion {
 
   void take_witnesses(const Tape& tape, const std::vector<char>& needed);
   void take_statistics(const Tape& tape);
-  void compare_values(const Tape& tape, Region* region);
+  void compare_values(const Tape& tape, Region* region, size_t done);
   void compare_statistics(Region* region);
   void compare_leaves(const Tape& tape, Region* region);
 

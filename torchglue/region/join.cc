@@ -319,7 +319,7 @@ class Region::Joining {
         const Value& value = region_.values_[o.id];
         std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
         if (placement.is_shard()) sizes[placement.dim] = placement.extent(0, 2);
-        set_local(frame, o.id, in_order_of(value.strides, at::zeros(sizes, at::TensorOptions(region_.device_).dtype(value.dtype))));
+        set_local(frame, o.id, zeros_in_order(sizes, value.strides, at::TensorOptions(region_.device_).dtype(value.dtype)));
       }
     }
     try {

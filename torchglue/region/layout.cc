@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <exception>
@@ -84,12 +85,27 @@ std::vector<int64_t> key_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10
   return key;
 }
 
+// The dimensions from the outermost to the innermost. An expanded one has no stride to go by, and stays where it is among the others, as TensorIterator has it.
+std::vector<int64_t> order_of(at::IntArrayRef strides) {
+  std::vector<int64_t> order(strides.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (size_t i = 1; i < order.size(); ++i) {
+    size_t at = i;
+    for (size_t before = i; before-- > 0;) {
+      const int64_t outer = strides[order[before]], inner = strides[order[at]];
+      if (outer == 0 || inner == 0) continue;
+      if (outer >= inner) break;
+      std::swap(order[before], order[at]);
+      at = before;
+    }
+  }
+  return order;
+}
+
 }  // namespace
 
 std::vector<int64_t> dense_strides_like(const at::Tensor& local, at::IntArrayRef sizes) {
-  std::vector<int64_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return local.stride(a) > local.stride(b); });
+  const std::vector<int64_t> order = order_of(local.strides());
   std::vector<int64_t> strides(sizes.size());
   int64_t next = 1;
   for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
@@ -146,11 +162,18 @@ bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local) {
 
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local) {
   if (!local.is_non_overlapping_and_dense()) return local;
-  std::vector<int64_t> order(strides.size()), back(strides.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
+  const std::vector<int64_t> order = order_of(strides);
+  std::vector<int64_t> back(strides.size());
   for (size_t i = 0; i < order.size(); ++i) back[order[i]] = static_cast<int64_t>(i);
   return local.permute(order).contiguous().permute(back);
+}
+
+at::Tensor zeros_in_order(at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+  std::vector<int64_t> held(sizes.begin(), sizes.end());
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (strides[i] == 0) held[i] = std::min<int64_t>(held[i], 1);
+  }
+  return in_order_of(strides, at::zeros(held, options)).expand(sizes);
 }
 
 }  // namespace koila

@@ -34,4 +34,7 @@ bool may_lie_as(const Layout& meta, const c10::OperatorHandle& op, const at::Ten
 at::Tensor in_order_of(at::IntArrayRef strides, const at::Tensor& local);
 bool lies_in_order(at::IntArrayRef strides, const at::Tensor& local);
 
+// Zeros of `sizes` that an operator takes for a part of a tensor of `strides`: dense in the same order, but for dimensions that are expanded there, which are here.
+at::Tensor zeros_in_order(at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options);
+
 }  // namespace koila

@@ -350,7 +350,7 @@ class Conversion {
       if (const auto entry = t.defined() ? entry_of(t) : DeferredRegistry::Entry{}; entry.region != nullptr) entry.region->hand_out_exchanged(entry.value);
     }
     region_->catch_up();
-    converting_.before.compare(tape_, region_.get());
+    converting_.before.compare(tape_, region_.get(), tape_.ops().size());
     region_->check_sound();
     out_of_sight_.tell(tape_);
     Session& s = session();

@@ -38,7 +38,7 @@ Converting::~Converting() {
   written_since().end();
   if (done) return;
   lose_the_rest();
-  before.compare(tape, session().current.get());
+  before.compare(tape, session().current.get(), at);
   tape.cut();
 }
 

@@ -295,28 +295,29 @@ bool exponentials(const c10::OperatorHandle& op, torch::jit::Stack* stack, const
 struct Stage {
   const char* name;
   bool (*run)(const c10::OperatorHandle&, torch::jit::Stack*, const OpCall&, const std::shared_ptr<Region>&);
+  bool saves_result;  // PyTorch's own node does, of the first result; see Note [Results that plain saves]
 };
 
 constexpr Stage kStages[] = {
-    {"aten::_log_softmax", exponentials},
-    {"aten::_softmax", exponentials},
-    {"aten::all", run_extreme},
-    {"aten::amax", run_extreme},
-    {"aten::amin", run_extreme},
-    {"aten::any", run_extreme},
-    {"aten::batch_norm", batch_norm},
-    {"aten::instance_norm", instance_norm},
-    {"aten::linalg_vector_norm", run_norm},
-    {"aten::log_softmax", exponentials},
-    {"aten::logsumexp", exponentials},
-    {"aten::max", run_extreme},
-    {"aten::min", run_extreme},
-    {"aten::norm", run_norm},
-    {"aten::softmax", exponentials},
-    {"aten::std", spread},
-    {"aten::std_mean", spread},
-    {"aten::var", spread},
-    {"aten::var_mean", spread},
+    {"aten::_log_softmax", exponentials, true},
+    {"aten::_softmax", exponentials, true},
+    {"aten::all", run_extreme, false},
+    {"aten::amax", run_extreme, true},
+    {"aten::amin", run_extreme, true},
+    {"aten::any", run_extreme, false},
+    {"aten::batch_norm", batch_norm, false},
+    {"aten::instance_norm", instance_norm, false},
+    {"aten::linalg_vector_norm", run_norm, true},
+    {"aten::log_softmax", exponentials, true},
+    {"aten::logsumexp", exponentials, true},
+    {"aten::max", run_extreme, true},
+    {"aten::min", run_extreme, true},
+    {"aten::norm", run_norm, true},
+    {"aten::softmax", exponentials, true},
+    {"aten::std", spread, true},
+    {"aten::std_mean", spread, true},
+    {"aten::var", spread, false},
+    {"aten::var_mean", spread, false},
 };
 
 }  // namespace
@@ -329,7 +330,11 @@ bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const O
   }
   if (arguments[0].toTensor().numel() == 0) return false;  // micro-batches would show no entry to whoever looks on
   const auto* stage = std::find_if(std::begin(kStages), std::end(kStages), [&](const Stage& s) { return s.name == name; });
-  return stage != std::end(kStages) && stage->run(op, stack, call, region);
+  const size_t results = op.schema().returns().size();
+  if (stage == std::end(kStages) || !stage->run(op, stack, call, region)) return false;
+  const at::Tensor result = torch::jit::peek(*stack, 0, results).toTensor();
+  if (stage->saves_result && result.requires_grad()) session().saved_results.note(result);
+  return true;
 }
 
 }  // namespace koila

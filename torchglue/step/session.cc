@@ -18,6 +18,7 @@ void Session::forget_step() {
   named.step_over();
   current.reset();
   fresh_zeros.forget();
+  saved_results.forget();
 }
 
 }  // namespace koila

@@ -21,6 +21,7 @@
 #include "torchglue/step/named_seeds.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/proven_calls.h"
+#include "torchglue/step/saved_results.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -39,6 +40,7 @@ struct Session : Process, Moment {
   SizeFile size_file;
   Masks masks;
   FreshZeros fresh_zeros;
+  SavedResults saved_results;
   ProvenCalls proven;
   ska::flat_hash_set<const void*> updated;  // parameters written to since the last backward pass: an optimizer is at work
   std::vector<std::string> run_whole;  // operators that ran at full batch; read by api/by_hand.cc
