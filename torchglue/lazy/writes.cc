@@ -95,7 +95,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
     TORCH_CHECK_WITH(OutOfMemoryError, !s.saved_results.has(storage_of(t)), kUnderKoila,
                      "an operator writes in place to a result along the batch, which plain PyTorch has saved for backward.");
     note_write_behind(t);
-    if (grad_mode) give_own_node(t);
+    if (grad_mode) give_own_node(t.is_view() ? at::Tensor(t._base()) : t);  // a write through a view gives its base another node
     if (!op_traits(op).metadata) {
       refuse_write_to_a_part(t);
       tell_of_write(t);

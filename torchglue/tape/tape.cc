@@ -108,6 +108,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
         value.set_node(tensor);
         value.requires_grad = true;
       }
+      // What was read before it was written to is a copy: see Note [Captures that are written to].
+      if (value.is_capture() && value.is_copied() && value.version != version_of(tensor)) return add_value(tensor, kNoProducer, 0, value.group);
       value.read_unhooked |= node != nullptr && !is_hooked(tensor);
       if (tensor.requires_grad() == value.requires_grad) return it->second;
     }
@@ -311,7 +313,7 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
       hold_behind_gradient(results);
     }
   } else {
-    hold_small(arguments);
+    hold_small(arguments, results);
   }
   if (differentiable && !differentiable_) {
     differentiable_ = true;

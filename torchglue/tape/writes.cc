@@ -85,7 +85,8 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
 // Note [Captures that are written to]
 // A codebook that a forward pass reads and then moves, a counter, a mean of what has been seen: a step that is made again must read what it
 // read. A small one is copied before the write, and the copy takes its place in what has been recorded. The
-// tensor itself stays known: what gradients read of it is what it is by then, see Note [Captures that change].
+// tensor itself stays known: what gradients read of it is what it is by then, see Note [Captures that change]. Who reads it after the write reads another value, which is what it is now: labels that
+// are masked in place before the model sees them.
 void Tape::keep_before_write(const at::Tensor& tensor) {
   const TapeValueId id = find(tensor.unsafeGetTensorImpl());
   if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
@@ -100,13 +101,19 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
         })) continue;
     if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) continue;
     held_for_origins_ += value.bytes();
-    try {
-      value.strong = copy_of(t);
-    } catch (const std::exception&) {  // no room: the step is refused, should it run out
-      continue;
-    }
-    value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
+    hold_copy(value, t);
   }
+}
+
+// False where there is no room for it: the step is refused, should it run out.
+bool Tape::hold_copy(TapeValue& value, const at::Tensor& t) {
+  try {
+    value.strong = copy_of(t);
+  } catch (const std::exception&) {
+    return false;
+  }
+  value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
+  return true;
 }
 
 // Note [Writes that no version counts]
