@@ -88,6 +88,7 @@ void Tape::keep_apart(const std::vector<char>& taken, const std::function<bool(c
       if (out != kNoTapeValue) needed_value[out] = 1;
     }
   }
+  leave_what_is_hung_on(apart, needed_value, needed_op);
   // What has been taken must not hang on what stays: that would change under it when it is taken in turn.
   for (size_t v = 0; v < values_.size(); ++v) {
     const TapeValue& value = values_[v];
@@ -98,6 +99,33 @@ void Tape::keep_apart(const std::vector<char>& taken, const std::function<bool(c
     }
   }
   compact(needed_value, needed_op);
+}
+
+// The same of operators that go without having been taken: their graphs are there as they were, and have saved what they read. What made that goes as well, with all that was made of it.
+void Tape::leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, std::vector<char>& needed_value, std::vector<char>& needed_op) const {
+  const auto made_by = [&](const TapeRef& ref) { return values_[ref.value].producer; };
+  const auto leave = [&](size_t i) {
+    needed_op[i] = 0;
+    for (TapeValueId out : ops()[i].outputs) {
+      if (out != kNoTapeValue) needed_value[out] = 0;
+    }
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = ops().size(); i-- > 0;) {
+      const TapeOp& op = ops()[i];
+      const bool has_graph = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId v) { return v != kNoTapeValue && values_[v].differentiable(); });
+      if (needed_op[i] || !has_graph || !std::all_of(op.outputs.begin(), op.outputs.end(), apart)) continue;
+      for (const TapeRef& ref : op.refs) {
+        if (made_by(ref) != kNoProducer && needed_op[made_by(ref)]) leave(made_by(ref));
+      }
+    }
+    for (size_t i = 0; i < ops().size(); ++i) {
+      if (!needed_op[i] || std::all_of(ops()[i].refs.begin(), ops()[i].refs.end(), [&](const TapeRef& r) { return made_by(r) == kNoProducer || needed_op[made_by(r)]; })) continue;
+      leave(i);
+      changed = true;
+    }
+  }
 }
 
 // What stays moves down in place: the vectors keep their memory.

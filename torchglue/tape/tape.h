@@ -233,6 +233,7 @@ class Tape {
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   TapeValueId output_of(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
+  void leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, std::vector<char>& needed_value, std::vector<char>& needed_op) const;
   TapeValueId output_of_known(const at::Tensor& tensor, TapeValueId known, int32_t producer, int32_t output);
   uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
