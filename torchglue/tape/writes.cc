@@ -21,6 +21,7 @@ namespace {
 at::Tensor copy_of(const at::Tensor& t) {
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
+  const NoInferenceMode no_inference;  // it has a version
   if (!t.is_cpu() || !t.is_non_overlapping_and_dense() || t.numel() == 0) return t.clone();
   void* data = std::malloc(t.nbytes());
   if (data == nullptr) throw std::bad_alloc();
