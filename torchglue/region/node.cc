@@ -49,7 +49,7 @@ class InTurn final : public torch::autograd::Node {
 
 }  // namespace
 
-RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = uint64_t{1} << 40; }
+RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = kTopologicalNumber; }
 
 RegionNode::~RegionNode() {
   if (region_->node_ == this) region_->node_ = nullptr;

@@ -21,6 +21,8 @@ namespace koila {
 // edges are appended directly. Numbers only prune searches: a high one prunes nothing that could matter.
 class RegionNode : public torch::autograd::Node {
  public:
+  static constexpr uint64_t kTopologicalNumber = uint64_t{1} << 40;
+
   explicit RegionNode(std::shared_ptr<Region> region);
   ~RegionNode() override;
 

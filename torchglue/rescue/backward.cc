@@ -61,9 +61,9 @@ struct Pass {
 };
 
 // The engine leaves out what lies behind the first of the targets, going by numbers that nodes got when they were made. A region's are high, and a node that hangs on it by now may have a low one
-// (see Rewiring). A target that nothing leads to has the lowest there is.
+// (see Rewiring); where the target hangs on a region itself, another region has a lower number whatever hangs on it. A target that nothing leads to has the lowest there is.
 variable_list Pass::run(const edge_list& from, const edge_list& to) const {
-  if (std::none_of(to.begin(), to.end(), [](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr; })) {
+  if (std::none_of(to.begin(), to.end(), [](const Edge& e) { return e.function != nullptr && e.function->topological_nr() >= RegionNode::kTopologicalNumber; })) {
     return real_execute(engine, from, inputs, keep_graph, create_graph, accumulate_grad, to);
   }
   edge_list unpruned = to;
