@@ -312,12 +312,12 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
     const PassOfOwner again;
     std::optional<variable_list> gradients;
     if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
-    return gradients ? *std::move(gradients) : real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    return gradients ? *std::move(gradients) : pass.run(roots, outputs);
   }
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || !take_steps()) {
     std::optional<PassOfAnother> not_followed;
     if (!works_for_owner()) not_followed.emplace();
-    return real_execute(engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    return pass.run(roots, outputs);
   }
   bool over = true;
   const auto end = c10::make_scope_exit([&] {

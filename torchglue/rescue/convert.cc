@@ -56,7 +56,7 @@ class Conversion {
  public:
   Conversion(Tape& tape, const Plan& plan, Graphs graphs)
       : tape_(tape), plan_(plan), converting_(tape, plan, graphs), device_(tape.values()[plan.seeds[0].value].device),
-        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape) {}
+        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed, real_.makes(converting_.needed)), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape) { real_.bring(hooks_); }
 
   int64_t convert() {
     // What a region of this step can go on from joins it.

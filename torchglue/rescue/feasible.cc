@@ -61,7 +61,7 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
     const auto& before = node->pre_hooks();
     const bool hooked = std::any_of(before.begin(), before.end(), [](const auto& hook) { return !is_own(*hook); });
     if (hooked || !node->post_hooks().empty()) throw CannotConvert("a hook hangs on a node of the step's graph (grad_fn.register_hook, grad_fn.register_prehook), which would be another one.");
-    check_tensor_hooks(tape, plan, *node);
+    check_tensor_hooks(tape, plan, graphs, *node);
     return true;
   });
 }

@@ -68,6 +68,29 @@ void MadeAgain::keep(TapeValueId v) {
   }
 }
 
+std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
+  std::vector<char> made(tape_.values().size(), 0);
+  std::vector<TapeRef> refs;
+  const auto reads = [&](const TapeOp& op, bool all) {
+    for (const TapeRef& ref : op.refs) {
+      if (!is_dropped(op, ref) && (all || !plan_.descends[ref.value] || is_seed(plan_, ref.value))) refs.push_back(ref);
+    }
+  };
+  for (size_t i = 0; i < needed_ops.size(); ++i) {
+    if (needed_ops[i]) reads(tape_.ops()[i], /*all=*/false);
+  }
+  while (!refs.empty()) {
+    const TapeRef ref = refs.back();
+    refs.pop_back();
+    const TapeValue& value = tape_.values()[ref.value];
+    if (value.is_capture() || made[ref.value]) continue;
+    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == ref.version && !anew(value)) continue;
+    made[ref.value] = 1;
+    reads(tape_.ops()[value.producer], /*all=*/true);
+  }
+  return made;
+}
+
 at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
   if (auto it = made_.find(v); it != made_.end()) return it->second;
   const TapeValue& value = tape_.values()[v];
@@ -94,6 +117,7 @@ at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
     if (out == kNoTapeValue) return;
     made_[out] = t;
     if (t.requires_grad()) {
+      if (hooks_ != nullptr) hooks_->put_on(out, t);
       if (was_written_to(out)) written_since().note_result(t);
     } else if (!is_split_by_now(tape_.values()[out])) {
       written_since().note(t, tape_.values()[out]);

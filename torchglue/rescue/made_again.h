@@ -5,9 +5,11 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "torchglue/plan/plan.h"
 #include "torchglue/rescue/feasible.h"
+#include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -22,6 +24,11 @@ class MadeAgain {
 
   // Keeps what get() of the value will need: the graphs that hold it may go on the way.
   void keep(TapeValueId v);
+
+  // By value: whether get() makes it anew for one of these operators, where its tensor is gone or hangs on a graph that is used up.
+  std::vector<char> makes(const std::vector<char>& needed_ops) const;
+  // Hooks of what get() makes go to what it has made.
+  void bring(TensorHooks& hooks) { hooks_ = &hooks; }
 
   // The value as it was at that version.
   at::Tensor get(TapeValueId v, uint32_t version);
@@ -40,6 +47,7 @@ class MadeAgain {
   Graphs graphs_;
   ska::flat_hash_map<TapeValueId, at::Tensor> made_, kept_;
   ska::flat_hash_set<const c10::TensorImpl*> read_;  // for comparison only
+  TensorHooks* hooks_ = nullptr;
 };
 
 }  // namespace koila

@@ -47,12 +47,12 @@ bool is_written_to_later(const Tape& tape, TapeValueId v) {
 
 }  // namespace
 
-void check_tensor_hooks(const Tape& tape, const Plan& plan, const Node& node) {
+void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const Node& node) {
   auto& its = const_cast<Node&>(node);  // what it is asked has no const form
   const auto check = [&](std::optional<size_t> output) {
     const TapeValueId v = output ? value_on(tape, node, *output) : kNoTapeValue;
     if (v == kNoTapeValue) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that no operator of it has made.");
-    if (!is_as_it_is(plan, v) && is_written_to_later(tape, v)) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that was written to in place afterwards.");
+    if ((!is_as_it_is(plan, v) || graphs == Graphs::kUsedUp) && is_written_to_later(tape, v)) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that was written to in place afterwards.");
   };
   bool hooked = false;
   for (const auto& hook : its.tensor_pre_hooks()) {
@@ -65,10 +65,11 @@ void check_tensor_hooks(const Tape& tape, const Plan& plan, const Node& node) {
   if (hooked && is_held_in_python(node)) throw CannotConvert("the program holds the graph of a tensor inside the step that has a hook (grad_fn, register_multi_grad_hook).");
 }
 
-TensorHooks::TensorHooks(const Tape& tape, const Plan& plan, const std::vector<char>& needed) {
-  const auto made_again = [&](TapeValueId v) { return !tape.values()[v].is_capture() && !is_as_it_is(plan, v) && needed[tape.values()[v].producer]; };
+TensorHooks::TensorHooks(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const std::vector<char>& real) {
+  const auto put_anew = [&](TapeValueId v) { return !tape.values()[v].is_capture() && !is_as_it_is(plan, v) && needed[tape.values()[v].producer]; };
+  const auto made_again = [&](TapeValueId v) { return put_anew(v) || real[v]; };
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
-    const at::Tensor t = made_again(v) ? tape.values()[v].lock() : at::Tensor();
+    const at::Tensor t = put_anew(v) ? tape.values()[v].lock() : at::Tensor();
     if (t.defined() && tape.find(t.unsafeGetTensorImpl()) == v) take_from_tensor(v, t);  // what it is now, and not before a write in place
   }
   std::vector<Node*> nodes = nodes_behind(tape);
@@ -78,6 +79,7 @@ TensorHooks::TensorHooks(const Tape& tape, const Plan& plan, const std::vector<c
     if (tape.bridge_of(*node) == nullptr) take_from_node(tape, made_again, *node);
     return true;
   });
+  for (auto& [v, taken] : taken_) taken.real = !put_anew(v);
 }
 
 void TensorHooks::take_from_tensor(TapeValueId value, const at::Tensor& tensor) {

@@ -24,16 +24,20 @@ namespace koila {
 // belongs to what the tensor was before a later write in place stays behind without koila as well, where a region has no place for it: such a step is refused.
 
 // Throws CannotConvert where a node of the old graph has hooks that cannot go on with their tensors. Reads only.
-void check_tensor_hooks(const Tape& tape, const Plan& plan, const torch::autograd::Node& node);
+void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const torch::autograd::Node& node);
 
 // The hooks of values that a conversion makes again.
 class TensorHooks {
  public:
-  // Takes them off the old graph. `needed`: the operators that are brought over.
-  TensorHooks(const Tape& tape, const Plan& plan, const std::vector<char>& needed);
+  // Takes them off the old graph. `needed`: the operators that are brought over. `real`: the values that are made again whole, beside the program's own tensors (MadeAgain::makes).
+  TensorHooks(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const std::vector<char>& real);
   // Whether an operator had read a tensor before it was hooked: a step that began in micro-batches could not do that.
   bool any_was_late(const Tape& tape) const;
-  bool has(TapeValueId value) const { return taken_.count(value) > 0; }
+  // Whether it ends the stage that makes the value.
+  bool has(TapeValueId value) const {
+    const auto found = taken_.find(value);
+    return found != taken_.end() && !found->second.real;
+  }
   // The tensor stands for the value from now on, and has its node.
   void put_on(TapeValueId value, const at::Tensor& tensor);
 
@@ -46,6 +50,7 @@ class TensorHooks {
     Hooks of_tensor;
     std::shared_ptr<torch::autograd::hooks_list> list;
     bool says_retains_grad = false;
+    bool real = false;
     at::Tensor gradient;
   };
   void take_from_node(const Tape& tape, const std::function<bool(TapeValueId)>& made_again, torch::autograd::Node& node);

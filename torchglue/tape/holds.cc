@@ -69,8 +69,10 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
     bytes = values_[id].bytes();
   }
   const at::Tensor t = values_[id].lock();
-  if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
-  held_for_origins_ += bytes;
+  // A view of the data takes no more than the data, which is held in any case.
+  const bool looks = std::all_of(origins.begin(), origins.end(), [&](TapeValueId origin) { return values_[origin].storage == values_[id].storage && values_[origin].bytes() == values_[id].bytes(); });
+  if (origins.empty() || !t.defined() || (!looks && !affordable(t, held_for_origins_ + bytes, kShareOfOrigins))) return nullptr;
+  if (!looks) held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
   for (TapeValueId origin : origins) {
     if (origin == id) {
