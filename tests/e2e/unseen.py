@@ -12,7 +12,7 @@ from under_budgets import STEPS, Programs, main, train
 
 PROGRAMS = program = Programs()
 # Holes. With more, backward runs out instead, and q is divided in place by a sum over the batch; at 80% the teacher's second convolution runs out, and 32 pixels are taken for the batch.
-program.shares = {"assigned_to_prototypes": (0.7, 0.6), "crops_of_two_sizes": (0.9, 0.7, 0.6)}
+program.shares = {"assigned_to_prototypes": (0.7, 0.6), "crops_of_two_sizes": (0.9, 0.7, 0.6), "labels_masked_before_the_model": (0.98, 0.95, 0.8, 0.6), "constants_of_a_function": (0.98, 0.95, 0.8, 0.6)}
 
 
 def mlp():
@@ -250,6 +250,73 @@ def taught_by_an_average(out):
 
     train(torch.optim.SGD(student.parameters(), 1e-2), out, loss)
     return nn.ModuleList([student, teacher])
+
+
+@program
+def labels_masked_before_the_model(out):
+    """Tokens and labels are written to in place before the model reads them: what it reads is what they are by then."""
+    model = nn.Sequential(nn.Embedding(60, 32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 60, bias=False))
+
+    def loss():
+        tokens = torch.randint(1, 60, (48, 28))
+        tokens[:, -3:][torch.rand(48, 3) < 0.5] = 0
+        labels = tokens[:, 1:].clone()
+        labels[labels == 0] = -100
+        return F.cross_entropy(model(tokens[:, :-1]).transpose(1, 2), labels, ignore_index=-100)
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def constants_of_a_function(out):
+    """A number read through a view, and an array of NumPy's, are gone when memory runs out in backward."""
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
+
+    def moved(x):
+        far = torch.cat([x[:, 1:] - x[:, :-1], torch.Tensor([3.0]).to(x).expand(x[:, :1].shape)], -1)
+        square = torch.from_numpy(numpy.eye(16).flatten()).view(1, 256).repeat(x.shape[0], 1)
+        return model(x) * far.detach(), square.view(-1, 16, 16)
+
+    def loss():
+        y, square = moved(torch.rand(128, 32).view(256, 16))
+        return torch.bmm(y.unsqueeze(1), square + y.unsqueeze(1) * y.unsqueeze(2)).tanh().pow(2).mean()
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def flow_with_a_log_determinant(out):
+    """The data is let go of, and what scales it is added to sums over rows that are read twice."""
+    scale, shift = nn.Parameter(torch.rand(1, 12, 1) + 1), nn.Parameter(torch.rand(1, 12, 1))
+
+    def loss():
+        x = torch.rand(400, 12, 64).view(400, 12, 64)
+        x = scale * (x + shift)
+        rows = torch.sigmoid(x[:, :6])
+        determinant = torch.log(scale).sum() + rows.sum((1, 2))
+        return (determinant + rows.sum((1, 2))).mean()
+
+    model = nn.ParameterList([scale, shift])
+    train(torch.optim.SGD(model.parameters(), 1e-3), out, loss)
+    return model
+
+
+@program
+def gradient_above_what_runs_whole(out):
+    """autograd.grad stops at a sum along the batch, which hangs on one region and feeds another."""
+    first, net = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 128), nn.Softplus(), nn.Linear(128, 2, bias=False))
+
+    def loss():
+        y = first(torch.randn(500, 2)).cumsum(0)
+        z = net(y)
+        (slope,) = torch.autograd.grad(z[:, 0].sum(), y, create_graph=True)
+        return z.pow(2).mean() + slope[:, 0].pow(2).mean()
+
+    model = nn.ModuleList([first, net])
+    train(torch.optim.SGD(model.parameters(), 1e-5), out, loss)
+    return model
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ TEST(Tape, LetsSmallThingsGoWithWhatIsMadeOfThem) {
   EXPECT_TRUE(weak.expired());
 }
 
-TEST(Tape, HoldsNothingSmallThatOthersMayWriteTo) {
+TEST(Tape, HoldsACopyOfSmallThingsThatOthersMayWriteTo) {
   const MuchInUse memory;
   Tape tape;
   Recorder run(tape);
@@ -120,10 +120,41 @@ TEST(Tape, HoldsNothingSmallThatOthersMayWriteTo) {
   at::Tensor of_an_array = at::from_blob(foreign, {16}, at::kLong);
   for (at::Tensor* t : {&part, &of_an_array}) {
     const at::Tensor mask = run("aten::ge", "Scalar", {*t, 4});
+    const at::Tensor was = t->clone();
     const TapeValueId id = value_of(tape, *t);
     t->reset();
-    EXPECT_FALSE(tape.values()[id].lock().defined());
+    foreign[3] = 7;
+    counters.fill_(7);
+    ASSERT_TRUE(tape.values()[id].lock().defined());
+    EXPECT_TRUE(tape.values()[id].lock().equal(was));
   }
+}
+
+TEST(Tape, HoldsSmallThingsThatAreReadThroughAView) {
+  const MuchInUse memory;
+  Tape tape;
+  Recorder run(tape);
+  at::Tensor constant = at::full({1}, 10.0);
+  const at::Tensor wide = run("aten::expand", {constant, c10::List<int64_t>({16, 1}), false});
+  const TapeValueId id = value_of(tape, constant);
+  constant.reset();
+  EXPECT_TRUE(tape.values()[id].lock().defined());
+}
+
+TEST(Tape, WhatIsReadAfterAWriteThroughAViewIsAnotherValue) {
+  const MuchInUse memory;
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor labels = at::arange(16);
+  const at::Tensor part = run("aten::slice", "Tensor", {labels, 0, 0, 4, 1});
+  const TapeValueId before = value_of(tape, labels);
+  run("aten::fill_", "Scalar", {part, -1});
+  const at::Tensor mask = run("aten::ge", "Scalar", {labels, 4});
+  const TapeValueId after = value_of(tape, labels);
+  EXPECT_NE(before, after);
+  EXPECT_TRUE(tape.values()[after].is_capture() && tape.values()[after].lock().equal(labels));
+  EXPECT_EQ(tape.values()[after].version, version_of(labels));
+  EXPECT_EQ(tape.values()[before].lock()[0].item<int64_t>(), 0);
 }
 
 TEST(Tape, HoldsNoMoreSmallThingsThanAreAThirtySecondOfTheMemoryInUse) {

@@ -85,6 +85,13 @@ void give_own_node(const at::Tensor& t) {
   torch::autograd::impl::set_gradient_edge(t, torch::autograd::Edge(std::move(own), 0));
 }
 
+// PyTorch gives a view that is written to another node, and what hooks there are stay with the old one, which nothing leads to any more. A region has one node for both.
+void refuse_write_to_hooked_view(const at::Tensor& t) {
+  const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+  if (entry.region == nullptr || !is_hooked(t) || entry.region->group(entry.region->value(entry.value).group).base == entry.value) return;
+  TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "a view that has a hook (register_hook, retain_grad) is written to in place.");
+}
+
 }  // namespace
 
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
@@ -94,6 +101,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     TORCH_CHECK_WITH(OutOfMemoryError, !s.saved_results.has(storage_of(t)), kUnderKoila,
                      "an operator writes in place to a result along the batch, which plain PyTorch has saved for backward.");
+    refuse_write_to_hooked_view(t);
     note_write_behind(t);
     if (grad_mode) give_own_node(t.is_view() ? at::Tensor(t._base()) : t);  // a write through a view gives its base another node
     if (!op_traits(op).metadata) {

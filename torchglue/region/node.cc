@@ -70,12 +70,12 @@ int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
 }
 
 bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const {
-  const auto come_by = [&](ValueId result) {
-    return result != kNoValue && std::any_of(reached.begin(), reached.end(), [&](uint32_t from) { return outputs_[from] == result || region_->leads_to(outputs_[from], result); });
-  };
-  return std::any_of(region_->instructions_.begin(), region_->instructions_.end(), [&](const Instruction& in) {
-    const auto makes = [&](ValueId result) { return result == outputs_[output]; };
-    return in.outputs.size() > 1 && std::any_of(in.outputs.begin(), in.outputs.end(), makes) && std::any_of(in.outputs.begin(), in.outputs.end(), come_by);
+  std::vector<ValueId> from;
+  for (uint32_t other : reached) from.push_back(outputs_[other]);
+  const auto path = region_->differentiable_path(from);
+  return std::any_of(path.begin(), path.end(), [&](size_t i) {
+    const auto& made = region_->instructions_[i].outputs;
+    return made.size() > 1 && std::find(made.begin(), made.end(), outputs_[output]) != made.end();
   });
 }
 

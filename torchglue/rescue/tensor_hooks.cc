@@ -38,6 +38,8 @@ TapeValueId value_on(const Tape& tape, const Node& node, size_t output) {
 
 bool is_written_to_later(const Tape& tape, TapeValueId v) {
   const TapeValue& value = tape.values()[v];
+  // By an autograd.Function, which is no operator: its tensor is another value by now.
+  if (const at::Tensor t = value.lock(); t.defined() && !value.is_copied() && tape.find(t.unsafeGetTensorImpl()) != v) return true;
   for (size_t i = static_cast<size_t>(value.producer) + 1; i < tape.ops().size(); ++i) {
     const TapeOp& op = tape.ops()[i];
     if (op.in_place && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && tape.values()[op.outputs[0]].group == value.group) return true;
