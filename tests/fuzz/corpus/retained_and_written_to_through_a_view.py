@@ -7,13 +7,13 @@ import torch.nn as nn
 def program(note):
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
-    m0 = nn.Linear(6, 6)
-    m1 = nn.Linear(6, 6)
+    m0 = nn.Linear(7, 7)
+    m1 = nn.Linear(7, 7)
     net = nn.ModuleList([m0, m1])
     trained = note.trained([*net.parameters()])
     o0 = torch.optim.SGD(trained, lr=0.05)
     for step in note.steps(2):
-        x0 = note.data(torch.randn(16, 6))
+        x0 = note.data(torch.randn(18, 7))
         h0 = m0(x0).tanh()
         h1 = m1(x0) + 1
         h2 = torch.nn.functional.threshold(h0, 0.1, 0.3)

@@ -7,11 +7,11 @@ import torch.nn as nn
 def program(note):
     torch.manual_seed(3)
     torch.set_default_dtype(torch.float64)
-    m0 = nn.Linear(6, 6)
+    m0 = nn.Linear(9, 5)
     trained = note.trained([*m0.parameters()])
     o0 = torch.optim.SGD(trained, lr=0.05)
     for step in note.steps(2):
-        x0 = note.data(torch.randn(16, 6))
+        x0 = note.data(torch.randn(14, 9))
         h0 = m0(x0).tanh()
         h1 = h0.amin(0)
         h1.data.mul_(1.01)
