@@ -69,10 +69,8 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
     bytes = values_[id].bytes();
   }
   const at::Tensor t = values_[id].lock();
-  // A view of the data takes no more than the data, which is held in any case.
-  const bool looks = std::all_of(origins.begin(), origins.end(), [&](TapeValueId origin) { return values_[origin].storage == values_[id].storage && values_[origin].bytes() == values_[id].bytes(); });
-  if (origins.empty() || !t.defined() || (!looks && !affordable(t, held_for_origins_ + bytes, kShareOfOrigins))) return nullptr;
-  if (!looks) held_for_origins_ += bytes;
+  if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
+  held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
   for (TapeValueId origin : origins) {
     if (origin == id) {
@@ -88,9 +86,9 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
 // Note [Small things that are gone]
 // A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
 // as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
-// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). Memory that others
-// may write to (an array of NumPy's, the rest of a buffer) would not be what it was: of that a copy is held.
-void Tape::hold_small(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). Only memory that the tensor has for itself,
+// and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
+void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const TapeRef& r = pending_refs_[ref++];
@@ -98,17 +96,11 @@ void Tape::hold_small(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IVa
     if (value.strong.defined() || value.requires_grad || value.differentiable() || !value.hold.expired() || groups_[value.group].pinned) return;
     if (!value.is_capture() && can_run_again(ops()[value.producer])) return;
     if (storage_of(t) == nullptr || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
-    size_t holders = 1;  // of its memory: its own views do no harm, since each shows what is written through it
-    for_each_tensor(results, [&](const at::Tensor& view, int, int) { holders += !view.is_same(t) && storage_of(view) == storage_of(t); });
-    const bool its_own = t.storage().resizable() && t.storage().use_count() == holders;
-    const auto bytes = static_cast<int64_t>(its_own ? t.storage().nbytes() : t.nbytes());
-    if (bytes > kSmallAtMost || (!its_own && (!value.is_capture() || r.version != value.version)) || !affordable(t, held_small_ + bytes, kShareOfSmall)) return;
-    if (its_own) {
-      value.strong = t;
-    } else if (!hold_copy(value, t)) {
-      return;
-    }
+    const auto bytes = static_cast<int64_t>(t.storage().nbytes());
+    if (bytes > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return;
+    if (!affordable(t, held_small_ + bytes, kShareOfSmall)) return;
     held_small_ += bytes;
+    value.strong = t;
     value.small = bytes;
   });
 }

@@ -313,7 +313,7 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
       hold_behind_gradient(results);
     }
   } else {
-    hold_small(arguments, results);
+    hold_small(arguments);
   }
   if (differentiable && !differentiable_) {
     differentiable_ = true;

@@ -238,7 +238,7 @@ class Tape {
   uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
   static bool hold_copy(TapeValue& value, const at::Tensor& t);
-  void hold_small(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
+  void hold_small(at::ArrayRef<c10::IValue> arguments);
   void note_nodes_of_gradient(at::ArrayRef<c10::IValue> results);
   void hold_behind_gradient(at::ArrayRef<c10::IValue> results) const;
   void hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const;
