@@ -145,7 +145,7 @@ class Inference {
       const TapeValue& v = tape_.values()[r.value];
       if (v.is_capture() && v.weak.expired()) return true;
       if (tape_.replay()) return false;  // what a checkpoint runs again has to save what it saved before, operator by operator
-      return descends(op) && is_read_as_it_is(op, r) && gone_(r.value, r.version);
+      return descends(op) && is_read_as_it_is(tape_, plan_, op, r) && gone_(r.value, r.version);
     });
   }
 
@@ -243,17 +243,13 @@ class Inference {
     plan_.pending = split ? Plan::Pending::kSplit : Plan::Pending::kSummed;
   }
 
-  bool is_read_as_it_is(const TapeOp& op, const TapeRef& ref) const {
-    return !is_dropped(op, ref) && (!plan_.descends[ref.value] || tape_.values()[ref.value].is_capture() || is_seed(plan_, ref.value));
-  }
-
   void count_what_is_made_again(const std::vector<char>& needed) {
     std::vector<char> seen(tape_.values().size(), 0);
     std::vector<TapeRef> refs;
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
       const TapeOp& op = tape_.ops()[i];
       if (!needed[i]) continue;
-      std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(op, ref); });
+      std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(tape_, plan_, op, ref); });
     }
     while (!refs.empty()) {
       const TapeRef ref = refs.back();

@@ -53,6 +53,10 @@ bool is_dropped(const TapeOp& op, const TapeRef& ref) {
   return op_traits(op.op).silent_effect && is_running_statistic(op.op.schema().arguments()[ref.arg].name()) && uses_batch_statistics(op.op.schema(), op.args);
 }
 
+bool is_read_as_it_is(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref) {
+  return !is_dropped(op, ref) && (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value));
+}
+
 bool Gone::operator()(TapeValueId v, uint32_t version, int depth) {
   const auto key = std::make_pair(v, version);
   if (const auto it = known_.find(key); it != known_.end()) return it->second;

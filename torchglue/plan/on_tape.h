@@ -23,6 +23,9 @@ bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call);
 // Whether the argument is one of the running statistics that the operator updated when it ran first. It is not to do so again, and does not need them.
 bool is_dropped(const TapeOp& op, const TapeRef& ref);
 
+// Whether the operator, made again by the plan, reads the value whole or sliced, from the step's input or from what is made again outside of the region (rescue/made_again.h).
+bool is_read_as_it_is(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
+
 // Values that are there no more as they were at some version, and that no operator can make again: inputs that were freed or written to, random draws, and what is made
 // from these. As MadeAgain::check() has it (rescue/made_again.h). It is remembered, so nothing may run in between.
 class Gone {

@@ -118,7 +118,7 @@ class Conversion {
       if (!converting_.needed[i]) continue;
       const TapeOp& op = tape_.ops()[i];
       for (const TapeRef& ref : op.refs) {
-        if (!is_dropped(op, ref) && (!plan_.descends[ref.value] || tape_.values()[ref.value].is_capture() || is_seed(plan_, ref.value))) real_.keep(ref.value);
+        if (is_read_as_it_is(tape_, plan_, op, ref)) real_.keep(ref.value);
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "torchglue/rescue/made_again.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "torchglue/base/random_state.h"
@@ -71,13 +72,9 @@ void MadeAgain::keep(TapeValueId v) {
 std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
   std::vector<char> made(tape_.values().size(), 0);
   std::vector<TapeRef> refs;
-  const auto reads = [&](const TapeOp& op, bool all) {
-    for (const TapeRef& ref : op.refs) {
-      if (!is_dropped(op, ref) && (all || !plan_.descends[ref.value] || is_seed(plan_, ref.value))) refs.push_back(ref);
-    }
-  };
   for (size_t i = 0; i < needed_ops.size(); ++i) {
-    if (needed_ops[i]) reads(tape_.ops()[i], /*all=*/false);
+    const TapeOp& op = tape_.ops()[i];
+    if (needed_ops[i]) std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(tape_, plan_, op, ref); });
   }
   while (!refs.empty()) {
     const TapeRef ref = refs.back();
@@ -86,7 +83,8 @@ std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
     if (value.is_capture() || made[ref.value]) continue;
     if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == ref.version && !anew(value)) continue;
     made[ref.value] = 1;
-    reads(tape_.ops()[value.producer], /*all=*/true);
+    const TapeOp& op = tape_.ops()[value.producer];
+    std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& read) { return !is_dropped(op, read); });
   }
   return made;
 }

@@ -233,11 +233,9 @@ class Tape {
   TapeValueId add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group);
   void add_ref(const at::Tensor& tensor, uint16_t arg, int32_t element);
   TapeValueId output_of(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments);
-  void leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, std::vector<char>& needed_value, std::vector<char>& needed_op) const;
   TapeValueId output_of_known(const at::Tensor& tensor, TapeValueId known, int32_t producer, int32_t output);
   uint32_t group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const;
   void hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results);
-  static bool hold_copy(TapeValue& value, const at::Tensor& t);
   void hold_small(at::ArrayRef<c10::IValue> arguments);
   void note_nodes_of_gradient(at::ArrayRef<c10::IValue> results);
   void hold_behind_gradient(at::ArrayRef<c10::IValue> results) const;
@@ -246,6 +244,7 @@ class Tape {
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
   bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
   uint32_t intern_state(const OpTraits& traits);
+  void leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, std::vector<char>& needed_value, std::vector<char>& needed_op) const;
   void compact(const std::vector<char>& needed_value, const std::vector<char>& needed_op);
 
   OpLog log_;

@@ -102,19 +102,13 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
         })) continue;
     if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) continue;
     held_for_origins_ += value.bytes();
-    hold_copy(value, t);
+    try {
+      value.strong = copy_of(t);
+    } catch (const std::exception&) {  // no room: the step is refused, should it run out
+      continue;
+    }
+    value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
   }
-}
-
-// False where there is no room for it: the step is refused, should it run out.
-bool Tape::hold_copy(TapeValue& value, const at::Tensor& t) {
-  try {
-    value.strong = copy_of(t);
-  } catch (const std::exception&) {
-    return false;
-  }
-  value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
-  return true;
 }
 
 // Note [Writes that no version counts]
