@@ -12,6 +12,11 @@ struct OwnHook : torch::autograd::FunctionPreHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 };
 
+// Stands in a node's list where a hook was.
+struct NoHook final : OwnHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override { return gradients; }
+};
+
 inline bool is_own(const torch::autograd::FunctionPreHook& hook) { return dynamic_cast<const OwnHook*>(&hook) != nullptr; }
 
 // Whether the program has put a hook on a tensor that the node made.

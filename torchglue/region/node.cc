@@ -23,6 +23,7 @@
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/pass_edges.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/step/session.h"
 
@@ -77,6 +78,21 @@ bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reach
     const auto& made = region_->instructions_[i].outputs;
     return made.size() > 1 && std::find(made.begin(), made.end(), outputs_[output]) != made.end();
   });
+}
+
+void RegionNode::let_go_of_hooks() {
+  if (PassEdges::is_within_another()) return;  // the other pass may be in one of them
+  const auto& used_up = region_->used_up_;
+  const auto is_over = [&](ValueId value) {
+    if (region_->released_) return true;
+    const auto path = region_->differentiable_path({value});
+    return std::any_of(path.begin(), path.end(), [&](size_t i) { return used_up.count(i) > 0; });
+  };
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> gone;
+  for (auto& hook : tensor_pre_hooks()) {
+    const auto output = is_own(*hook) ? std::nullopt : output_of(*hook);
+    if (output && is_over(outputs_[*output])) gone.push_back(std::exchange(hook, std::make_unique<NoHook>()));
+  }
 }
 
 variable_list RegionNode::apply(variable_list&& gradients) {
@@ -158,6 +174,7 @@ void Region::backward_done() {
       more = true;
     }
   }
+  if (node_ != nullptr) static_cast<RegionNode*>(node_)->let_go_of_hooks();
   if (more) return let_go_of_used_up(used_up);
   if (!looked_at().empty() || has_deferred() || is_read_by_rows()) {
     over_ = true;
@@ -173,7 +190,6 @@ void Region::let_go_of_used_up(const std::vector<ValueId>& values) {
   for (ValueId id : values) {
     Value& value = values_[id];
     if (value.impl != nullptr) {
-      const auto* meta = static_cast<torch::autograd::AutogradMeta*>(value.impl->autograd_meta());
       if (!groups_[value.group].materialised) continue;
       deferred_registry().remove(value.impl);
     }
@@ -207,6 +223,7 @@ void Region::release() {
   session().sizes.mark(device_number(device_));  // boundaries may go
   released_ = true;
   open_ = false;
+  if (node_ != nullptr) static_cast<RegionNode*>(node_)->let_go_of_hooks();
   if (!instructions_.empty()) {
     // Draws belong to micro-batches of one size, and a program that was given a seed repeats its own.
     const auto policy = session().sizes.policy_of(batch_);

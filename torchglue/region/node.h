@@ -37,6 +37,9 @@ class RegionNode : public torch::autograd::Node {
   // Whether a pass that brings gradients for these outputs comes by the operator that made the value of `output`: then PyTorch calls the hooks of all of its results.
   bool comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const;
 
+  // A hook may hold what it is called for: a value of this region, whose node holds the hook. Drops those of values that no gradient passes any more.
+  void let_go_of_hooks();
+
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
   void release_variables() override;
   std::string name() const override { return "KoilaRegion"; }

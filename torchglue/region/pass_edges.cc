@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <set>
 
+#include "torchglue/base/own_hook.h"
 #include "torchglue/compat/hooks.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/region.h"
@@ -14,8 +15,11 @@ namespace koila {
 
 using torch::autograd::Edge;
 using torch::autograd::Node;
+using torch::autograd::variable_list;
 
 namespace {
+
+thread_local PassEdges* current = nullptr;
 
 // What a pass comes by of a region's node: outputs that it brings gradients for, and edges that they go on along.
 struct Reached {
@@ -66,41 +70,50 @@ bool comes_whole(const torch::autograd::edge_list& roots, const Edge& inner) {
   });
 }
 
-PassEdges::PassEdges(const torch::autograd::edge_list& roots) {
+PassEdges::PassEdges(const torch::autograd::edge_list& roots) : outer_(current) {
+  if (outer_ != nullptr) outer_->exchange();
   for (auto& [node, reached] : reach(roots)) {
     Taken& taken = taken_.emplace_back();
     taken.node = reached.node;
     for (size_t i = 0; i < node->next_edges().size(); ++i) {
-      if (reached.edges.count(i) == 0) taken.edges.emplace_back(i, node->exchange_edge(i, Edge()));
+      if (reached.edges.count(i) == 0) taken.edges.emplace_back(i, Edge());
     }
-    auto& hooks = node->tensor_pre_hooks();
-    for (size_t i = hooks.size(); i-- > 0;) {
+    const auto& hooks = node->tensor_pre_hooks();
+    for (size_t i = 0; i < hooks.size(); ++i) {
       const auto output = output_of(*hooks[i]);
       if (!output || reached.outputs.count(static_cast<uint32_t>(*output)) > 0 || node->comes_by_maker(static_cast<uint32_t>(*output), reached.outputs)) continue;
-      taken.hooks.emplace_back(i, std::move(hooks[i]));
-      hooks.erase(hooks.begin() + static_cast<std::ptrdiff_t>(i));
+      taken.hooks.emplace_back(i, std::make_unique<NoHook>());
     }
-    auto& retaining = node->retains_grad_hooks();
-    for (auto it = retaining.begin(); it != retaining.end();) {
-      if (reached.outputs.count(static_cast<uint32_t>(it->first)) > 0) {
-        ++it;
-        continue;
-      }
-      taken.retains_grad.emplace_back(it->first, std::move(it->second));
-      it = retaining.erase(it);
+    for (const auto& [output, hook] : node->retains_grad_hooks()) {
+      if (reached.outputs.count(static_cast<uint32_t>(output)) == 0) taken.retains_grad.emplace_back(output, std::make_unique<NoHook>());
     }
   }
+  exchange();
+  current = this;
 }
 
 PassEdges::~PassEdges() {
+  exchange();
+  current = outer_;
+  if (outer_ != nullptr) outer_->exchange();
+}
+
+bool PassEdges::taken() { return current != nullptr; }
+
+bool PassEdges::is_within_another() { return current != nullptr && current->outer_ != nullptr; }
+
+void PassEdges::exchange() {
   for (Taken& taken : taken_) {
     auto* node = static_cast<RegionNode*>(taken.node.get());
-    for (auto& [i, edge] : taken.edges) node->exchange_edge(i, std::move(edge));
+    for (auto& [i, edge] : taken.edges) edge = node->exchange_edge(i, std::move(edge));
     auto& hooks = node->tensor_pre_hooks();
-    for (auto it = taken.hooks.rbegin(); it != taken.hooks.rend(); ++it) {
-      hooks.insert(hooks.begin() + static_cast<std::ptrdiff_t>(std::min(it->first, hooks.size())), std::move(it->second));
+    for (auto& [i, hook] : taken.hooks) {
+      if (i < hooks.size()) std::swap(hooks[i], hook);
     }
-    for (auto& [output, hook] : taken.retains_grad) node->retains_grad_hooks().try_emplace(output, std::move(hook));
+    auto& retaining = node->retains_grad_hooks();
+    for (auto& [output, hook] : taken.retains_grad) {
+      if (const auto it = retaining.find(output); it != retaining.end()) std::swap(it->second, hook);
+    }
   }
 }
 

@@ -18,13 +18,18 @@ class Region;
 // The engine visits every edge of a node that it runs, with an undefined gradient where none flows. From a region's node it would so come to graphs
 // that only other results of the region hang on (the generator behind a discriminator's first loss), free them, and call hooks with None.
 // For the duration of a pass such edges are taken away; and with them the hooks of the node's outputs that the pass does not come by, which plain PyTorch would not
-// call: a node of the region has many outputs, where the program's own had one.
+// call: a node of the region has many outputs, where the program's own had one. A pass that a hook runs has its own, and the outer pass takes its own again after it. The
+// engine may be going along a node's list of hooks then: a hook that is taken leaves one in its place that does nothing.
 class PassEdges {
  public:
   explicit PassEdges(const torch::autograd::edge_list& roots);
   ~PassEdges();
   PassEdges(const PassEdges&) = delete;
   PassEdges& operator=(const PassEdges&) = delete;
+
+  // Whether a pass of this thread's has any now.
+  static bool taken();
+  static bool is_within_another();
 
  private:
   struct Taken {
@@ -33,7 +38,11 @@ class PassEdges {
     std::vector<std::pair<size_t, std::unique_ptr<torch::autograd::FunctionPreHook>>> hooks;           // by their place in the node's list
     std::vector<std::pair<size_t, std::unique_ptr<torch::autograd::FunctionPreHook>>> retains_grad;  // by output
   };
+  // Takes what is there for what is kept, or back: what is kept changes places with what is there.
+  void exchange();
+
   std::vector<Taken> taken_;
+  PassEdges* outer_;
 };
 
 // Whether the engine comes by all of the gradient, in a pass from these roots, that flows to a value of a region, whose node `inner` leads to: none of it flows within the region.

@@ -306,7 +306,11 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   const Pass pass{engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs};
   if (torch::autograd::get_current_graph_task_id() == -1 && !pass.goes_on() && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.
-  if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) note_pass_within(task);
+  std::optional<InterruptedPass::Within> in_another;
+  if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) {
+    note_pass_within(task);
+    in_another.emplace();
+  }
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
   if (s.converting) {  // a pass of the program's that is run again, or one that a region is made of
     const PassOfOwner again;
@@ -317,6 +321,8 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || !take_steps()) {
     std::optional<PassOfAnother> not_followed;
     if (!works_for_owner()) not_followed.emplace();
+    std::optional<PassEdges> edges;
+    if (PassEdges::taken() && !regions_behind(roots).empty()) edges.emplace(roots);  // a hook's
     return pass.run(roots, outputs);
   }
   bool over = true;

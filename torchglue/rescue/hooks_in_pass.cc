@@ -51,6 +51,21 @@ void HooksInPass::stop_watching() {
   }
 }
 
+std::vector<char> HooksInPass::reached() const {
+  std::vector<char> reached;
+  for (const Watched& w : watched_) reached.push_back(*w.reached);
+  return reached;
+}
+
+void HooksInPass::forget_pass_within(const std::vector<char>& reached) {
+  for (size_t i = 0; i < reached.size(); ++i) {
+    Watched& w = watched_[i];
+    if (reached[i] || !*w.reached) continue;
+    *w.reached = false;
+    for (auto& [tensor, gradient] : w.retaining) gradient = tensor.grad();
+  }
+}
+
 void HooksInPass::check(const std::function<bool(Node&)>& runs_again, const PastBridges& past) const {
   for (const Watched& w : watched_) {
     if (!*w.reached || past.is_past(*w.node)) continue;

@@ -26,6 +26,10 @@ class HooksInPass {
   }
   void stop_watching();
 
+  // Which watched nodes the pass has come by; and what a pass within it came by is forgotten, see Note [Passes within a pass].
+  std::vector<char> reached() const;
+  void forget_pass_within(const std::vector<char>& reached);
+
   // Throws CannotConvert where what has run cannot be run again. `runs_again`: whether the second pass comes by the node.
   void check(const std::function<bool(torch::autograd::Node&)>& runs_again, const PastBridges& past) const;
   // Right before the second pass: nothing is retained of the first where the second comes by.

@@ -7,6 +7,7 @@
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/own_hook.h"
+#include "torchglue/base/process.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
@@ -93,6 +94,7 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
     node_hooks_.emplace_back(outside_.back().node, node->add_post_hook(std::make_unique<NodeWatch>(outside_.back().ran)));
   }
   past_.watch(tape, roots, outside, hooked);
+  outer_ = under_way_.exchange(this);
   if (!accumulate_grad_) return;
   if (!outside.empty()) {
     ska::flat_hash_set<const c10::TensorImpl*> known;
@@ -121,6 +123,8 @@ void InterruptedPass::watch_last_hook(Leaf& leaf) {
 }
 
 void InterruptedPass::stop_watching() {
+  if (!std::exchange(watching_, false)) return;
+  under_way_ = outer_;
   for (const auto& [variable, watch] : leaf_hooks_) {
     auto& hooks = torch::autograd::impl::hooks(variable);
     const auto ours = std::find_if(hooks.begin(), hooks.end(), [w = watch](const auto& hook) { return hook.get() == w; });
@@ -135,8 +139,37 @@ void InterruptedPass::stop_watching() {
 
 void InterruptedPass::note(const at::Tensor& variable) {
   if (!accumulate_grad_) return;
-  const at::Tensor& gradient = variable.grad();
-  leaves_.push_back({variable, gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr, gradient.defined() ? version_of(gradient) : 0, nullptr});
+  take_as_before(leaves_.emplace_back(Leaf{variable, nullptr, 0, nullptr, nullptr}));
+}
+
+void InterruptedPass::take_as_before(Leaf& leaf) {
+  const at::Tensor& gradient = leaf.variable.grad();
+  leaf.gradient = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
+  leaf.version = gradient.defined() ? version_of(gradient) : 0;
+}
+
+bool InterruptedPass::changed(const Leaf& leaf) {
+  const at::Tensor& gradient = leaf.variable.grad();
+  const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
+  return impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
+}
+
+std::atomic<InterruptedPass*> InterruptedPass::under_way_ = nullptr;
+
+InterruptedPass::Within::Within() : outer_(works_for_owner() ? under_way_.load() : nullptr) {
+  if (outer_ == nullptr) return;
+  outer_->past_.pass_within(true);
+  for (const Leaf& leaf : outer_->leaves_) served_.push_back(changed(leaf));
+  hooked_ = outer_->hooks_.reached();
+}
+
+InterruptedPass::Within::~Within() {
+  if (outer_ == nullptr || under_way_ != outer_) return;
+  outer_->past_.pass_within(false);
+  outer_->hooks_.forget_pass_within(hooked_);
+  for (size_t i = 0; i < served_.size(); ++i) {
+    if (!served_[i]) take_as_before(outer_->leaves_[i]);
+  }
 }
 
 const InterruptedPass::Leaf* InterruptedPass::find(const at::Tensor& variable) const {
@@ -149,18 +182,16 @@ bool InterruptedPass::served(const Leaf& leaf) {
     if (*leaf.reached) throw CannotConvert("some parameters have their gradients already, and which cannot be told: they are views of one buffer.");
     return false;
   }
-  const at::Tensor& gradient = leaf.variable.grad();
-  const c10::TensorImpl* impl = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
   if (leaf.finished && *leaf.reached && !*leaf.finished) throw CannotConvert("a hook on a parameter ran out of memory, and may have done part of its work.");
-  const bool changed = impl != leaf.gradient || (impl != nullptr && version_of(gradient) != leaf.version);
-  if (!changed && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
-  return changed;
+  const bool is_served = changed(leaf);
+  if (!is_served && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
+  return is_served;
 }
 
-bool InterruptedPass::has_checkpoint(const edge_list& roots) {
+bool InterruptedPass::runs_checkpoint_again(const edge_list& roots) const {
   bool found = false;
   walk_graph(nodes_of(roots), [&](Node* node) {
-    found |= kind_of(*node) == NodeKind::kOther && node->name() == "CheckpointFunctionBackward";
+    found |= !past_.is_past(*node) && kind_of(*node) == NodeKind::kOther && node->name() == "CheckpointFunctionBackward";
     return !found;
   });
   return found;
@@ -200,7 +231,7 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
   hooks_.check(runs_again, past_);
   if (rest.size() == targets.size()) return outputs;
   // A checkpoint refuses to run in a pass that is limited to some leaves.
-  if (functions_ && has_checkpoint(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");
+  if (functions_ && runs_checkpoint_again(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");
   return rest;
 }
 

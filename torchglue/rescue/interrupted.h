@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,11 @@ namespace koila {
 // gradient): such a leaf is watched by a hook of our own, in front of the program's.
 // Graphs from before the tape, other regions' among them, are not made anew, and the first pass may have used them up. They are watched
 // where the tape's graph hangs on them.
+//
+// Note [Passes within a pass]
+// A hook, or the backward of a Function, may run a pass of its own, which comes by the same nodes and leaves (an adjoint method differentiates the step's function once more; a re-entrant checkpoint
+// accumulates into a weight that is tied to one outside of it). What it does there is not the outer pass's: it has brought nothing past a bridge, and what it adds to a leaf's gradient is
+// what the leaf had before the pass.
 class InterruptedPass {
  public:
   // Before the pass. Watches until stop_watching(). `functions`: there are autograd.Functions in the graph.
@@ -41,6 +47,20 @@ class InterruptedPass {
 
   const PastBridges& past() const { return past_; }
   const HooksInPass& hooks() const { return hooks_; }
+
+  // A pass of the program's within the one that is under way, from any thread of the engine's that works for the step.
+  class Within {
+   public:
+    Within();
+    ~Within();
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    InterruptedPass* outer_;
+    std::vector<char> served_;  // by leaf of the outer pass: what has changed before this one
+    std::vector<char> hooked_;  // by node with hooks: what the outer pass had come by
+  };
 
  private:
   struct Leaf {
@@ -60,12 +80,17 @@ class InterruptedPass {
   void watch_last_hook(Leaf& leaf);
   const Leaf* find(const at::Tensor& variable) const;
   static bool served(const Leaf& leaf);
-  static bool has_checkpoint(const torch::autograd::edge_list& roots);
+  static bool changed(const Leaf& leaf);
+  static void take_as_before(Leaf& leaf);
+  bool runs_checkpoint_again(const torch::autograd::edge_list& roots) const;
 
   bool keep_graph_;
   bool used_up_;  // a graph is, by its pass: it is freed, or has Functions in it, whose backward may have effects
   bool functions_;
   bool accumulate_grad_;
+  static std::atomic<InterruptedPass*> under_way_;
+  InterruptedPass* outer_ = nullptr;
+  bool watching_ = true;
   std::vector<Leaf> leaves_;
   std::vector<Outside> outside_;
   PastBridges past_;

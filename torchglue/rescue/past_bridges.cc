@@ -72,6 +72,7 @@ class PastBridges::Watch final : public torch::autograd::FunctionPostHook {
  public:
   Watch(std::shared_ptr<State> state, size_t source) : state_(std::move(state)), source_(source) {}
   variable_list operator()(const variable_list& results, const variable_list&) override {
+    if (state_->within > 0) return results;
     Source& source = state_->sources[source_];
     source.ran = true;
     for (Crossing& crossing : source.crossings) {
@@ -91,7 +92,7 @@ class PastBridges::HookWatch final : public OwnHook {
  public:
   HookWatch(std::shared_ptr<State> state, NodePtr node) : state_(std::move(state)), node_(std::move(node)) {}
   variable_list operator()(const variable_list& gradients) override {
-    if (node_->sequence_nr() + 1 <= state_->cut) {
+    if (state_->within == 0 && node_->sequence_nr() + 1 <= state_->cut) {
       state_->come_by(node_->sequence_nr() + 1);
       state_->hooked = node_;
       state_->entering = gradients;

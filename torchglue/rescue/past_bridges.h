@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -34,6 +35,11 @@ class PastBridges {
   // Before the pass. `outside`: nodes that the tape has not made, where its graph ends. `hooked`: those that it has made, and that have hooks on their tensors.
   void watch(const Tape& tape, const torch::autograd::edge_list& roots, const std::vector<torch::autograd::Node*>& outside, const std::vector<torch::autograd::Node*>& hooked);
   void stop_watching();
+
+  // A pass begins within this one, or is over. What it comes by has brought nothing past a bridge, see Note [Passes within a pass].
+  void pass_within(bool begins) {
+    if (state_ != nullptr) state_->within += begins ? 1 : -1;
+  }
 
   // Whether a bridge's node, or a hook, has run.
   bool any() const { return state_ != nullptr && state_->cut != UINT64_MAX; }
@@ -66,6 +72,7 @@ class PastBridges {
     NodePtr hooked;             // that node, where it was hooks;
     torch::autograd::variable_list entering;  // and what they have made of its gradients
     bool spared = false;                      // they had their memory taken
+    std::atomic<int> within = 0;              // passes within the one that is watched
     void come_by(uint64_t number);
     bool spare(int64_t lacking);
   };
