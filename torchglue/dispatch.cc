@@ -263,9 +263,10 @@ void before_call_elsewhere(const c10::OperatorHandle& op, at::ArrayRef<c10::IVal
     if (in_step) s.tape.settle(t);
   });
   if (!in_step || !op_traits(op).writes) return;
+  const bool with_graph = grad_mode && any_requires_grad(arguments);
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-    if (entry.region != nullptr) entry.region->shared_from_this()->hand_out_group(entry.value);
+    if (entry.region != nullptr) entry.region->shared_from_this()->hand_out_group(entry.value, with_graph);
   });
 }
 

@@ -69,6 +69,12 @@ void for_each_tensor(at::ArrayRef<c10::IValue> values, F&& f) {
   }
 }
 
+inline bool any_requires_grad(at::ArrayRef<c10::IValue> values) {
+  bool any = false;
+  for_each_tensor(values, [&](const at::Tensor& t, int, int) { any |= t.requires_grad(); });
+  return any;
+}
+
 // Every tensor argument that the operator writes to; f(tensor, argument).
 template <class F>
 void for_each_written(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, F&& f) {

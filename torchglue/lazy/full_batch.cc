@@ -56,12 +56,14 @@ void run_at_full_batch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
     if (session().run_whole.size() < kNamesAtMost) session().run_whole.push_back(op.schema().name());
   }
   if (traits.writes) {
-    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    const bool with_graph = grad_mode && any_requires_grad(arguments);
+    for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
       const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
       if (entry.region == nullptr) return refuse_write_to_a_part(t);  // it may have come out for this call
       const auto region = entry.region->shared_from_this();
       tell_of_write(t);  // it has its value only now
-      region->hand_out_group(entry.value);
+      region->hand_out_group(entry.value, with_graph);
     });
   }
   run_eagerly(op, keys, stack);

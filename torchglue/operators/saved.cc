@@ -14,6 +14,11 @@ using Names = ska::flat_hash_set<std::string_view>;
 
 bool may_save_operands(const c10::FunctionSchema& schema) { return may_save_anything(schema); }
 
+bool compares_what_it_saves(const c10::FunctionSchema& schema) {
+  static const Names kCompare = {"aten::amax", "aten::amin", "aten::aminmax", "aten::linalg_norm", "aten::linalg_vector_norm", "aten::max", "aten::min", "aten::norm", "aten::renorm"};
+  return kCompare.count(schema.name()) > 0;
+}
+
 bool may_save_anything(const c10::FunctionSchema& schema) {
   static const Names kSaveNone = {
       "aten::_conj", "aten::_fft_c2c", "aten::_fft_c2r", "aten::_fft_r2c", "aten::_to_copy", "aten::_unsafe_view", "aten::add", "aten::add_", "aten::adjoint", "aten::alias",

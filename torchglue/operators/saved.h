@@ -8,6 +8,8 @@ namespace koila {
 // Whether the operator's node may save operands, or the result, for backward, as themselves: what is written there unseen changes the gradients. True where that is not known.
 bool may_save_operands(const c10::FunctionSchema& schema);
 bool may_save_result(const c10::FunctionSchema& schema);
+// Whether its node compares what it has saved, the result with the operand, for being equal: of two that were made in different ways, to the last bit, nothing is equal, and the gradient is 0 / 0.
+bool compares_what_it_saves(const c10::FunctionSchema& schema);
 // Whether it may save anything at all: then its node does not run a second time once that has been let go. False only where it is known to save nothing, whatever its arguments.
 bool may_save_anything(const c10::FunctionSchema& schema);
 

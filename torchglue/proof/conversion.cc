@@ -110,6 +110,17 @@ std::vector<at::Tensor> leaves_behind(const Tape& tape, const Plan& plan) {
   return leaves;
 }
 
+// Groups that the call in flight writes to. It ran out, and may have done a part of that.
+std::set<uint32_t> groups_half_written(const Tape& tape) {
+  std::set<uint32_t> groups;
+  if (tape.pending() == nullptr) return groups;
+  for (const TapeRef& ref : tape.pending()->refs) {
+    const c10::AliasInfo* alias = tape.pending()->op.schema().arguments()[ref.arg].alias_info();
+    if (alias != nullptr && alias->isWrite()) groups.insert(tape.values()[ref.value].group);
+  }
+  return groups;
+}
+
 // Groups that the operators from `first` on make, or write to.
 std::set<uint32_t> groups_made_from(const Tape& tape, size_t first) {
   std::set<uint32_t> groups;
@@ -152,12 +163,13 @@ void BeforeConversion::take_witnesses(const Tape& tape, const std::vector<char>&
   }
   if (!s.verifies_always() && s.proven.steps.count(key_) > 0) return;
   const auto random = drawn(tape, plan_);
+  const std::set<uint32_t> half_written = groups_half_written(tape);
   std::map<uint32_t, uint32_t> versions;  // by storage group: what the operators on the tape account for
   for (const TapeValue& value : tape.values()) versions[value.group] = std::max(versions[value.group], value.version);
   int64_t entries = 0;
   for (TapeValueId v = 0; v < tape.values().size() && entries < kEntriesAtMost; ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || !plan_.descends[v] || is_seed(plan_, v) || random[v] || value.exchanged) continue;
+    if (value.is_capture() || !plan_.descends[v] || is_seed(plan_, v) || random[v] || value.exchanged || half_written.count(value.group) > 0) continue;
     if (!needed[static_cast<size_t>(value.producer)] || tape.on_capture(value.group) || tape.pinned(value.group) || !tape.is_current(v)) continue;
     const at::Tensor t = value.lock();
     if (!t.defined() || storage_of(t) == nullptr || value.storage != storage_of(t) || version_of(t) != versions[value.group]) continue;

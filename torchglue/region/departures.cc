@@ -31,12 +31,12 @@ void Region::hand_over(ValueId id, const at::Tensor& tensor, bool whole) {
   if (values_[id].placement.is_shard() && !whole) session().marks.add(tensor, values_[id].placement, batch_, micro_batch_);
 }
 
-void Region::hand_out_group(ValueId id) {
+void Region::hand_out_group(ValueId id, bool with_graph) {
   const uint32_t group = values_[id].group;
   for (ValueId other = 0; other < values_.size(); ++other) {
     Value& value = values_[other];
     if (value.group != group || value.impl == nullptr) continue;
-    if (other != id && value.requires_grad && c10::AutogradState::get_tls_state().get_grad_mode()) {
+    if (other != id && (value.requires_grad || with_graph) && c10::AutogradState::get_tls_state().get_grad_mode()) {
       TORCH_CHECK_WITH(OutOfMemoryError, false,
                        kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
     }

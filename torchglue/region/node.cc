@@ -74,10 +74,19 @@ bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reach
   std::vector<ValueId> from;
   for (uint32_t other : reached) from.push_back(outputs_[other]);
   const auto path = region_->differentiable_path(from);
-  return std::any_of(path.begin(), path.end(), [&](size_t i) {
-    const auto& made = region_->instructions_[i].outputs;
-    return made.size() > 1 && std::find(made.begin(), made.end(), outputs_[output]) != made.end();
-  });
+  // A write in place gives the same value, and another node.
+  size_t maker = region_->instructions_.size();
+  while (maker-- > 0) {
+    const auto& made = region_->instructions_[maker].outputs;
+    if (std::find(made.begin(), made.end(), outputs_[output]) != made.end()) return made.size() > 1 && std::find(path.begin(), path.end(), maker) != path.end();
+  }
+  return false;
+}
+
+void RegionNode::order_hooks() {
+  auto& hooks = tensor_pre_hooks();
+  if (hooks.size() < 2 || std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !output_of(*hook); })) return;
+  std::stable_sort(hooks.begin(), hooks.end(), [&](const auto& a, const auto& b) { return outputs_[*output_of(*a)] > outputs_[*output_of(*b)]; });
 }
 
 void RegionNode::let_go_of_hooks() {

@@ -37,6 +37,8 @@ class RegionNode : public torch::autograd::Node {
   // Whether a pass that brings gradients for these outputs comes by the operator that made the value of `output`: then PyTorch calls the hooks of all of its results.
   bool comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const;
 
+  // PyTorch runs what was made last first; so their hooks are in this order.
+  void order_hooks();
   // A hook may hold what it is called for: a value of this region, whose node holds the hook. Drops those of values that no gradient passes any more.
   void let_go_of_hooks();
 

@@ -14,6 +14,7 @@
 namespace koila {
 
 using torch::autograd::Edge;
+using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -28,39 +29,59 @@ struct Reached {
   std::set<size_t> edges;
 };
 
-ska::flat_hash_map<RegionNode*, Reached> reach(const torch::autograd::edge_list& roots) {
-  ska::flat_hash_map<RegionNode*, Reached> regions;
-  ska::flat_hash_set<Node*> seen;
-  std::vector<Edge> stack(roots.begin(), roots.end());
+// Follows gradients from the edges. `visit` is given every edge that they come along, and says whether to go on behind it.
+template <class Visit>
+void follow(const edge_list& from, Visit&& visit) {
+  std::vector<Edge> stack(from.begin(), from.end());
   while (!stack.empty()) {
     const Edge edge = std::move(stack.back());
     stack.pop_back();
-    if (!edge.function) continue;
+    if (!edge.function || !visit(edge)) continue;
     auto* region_node = dynamic_cast<RegionNode*>(edge.function.get());
     if (region_node == nullptr) {
-      if (!seen.insert(edge.function.get()).second) continue;
       for (const Edge& next : edge.function->next_edges()) stack.push_back(next);
       continue;
     }
+    for (size_t wanted : region_node->region()->edges_behind(region_node->outputs()[edge.input_nr])) stack.push_back(region_node->next_edges()[wanted]);
+  }
+}
+
+ska::flat_hash_map<RegionNode*, Reached> reach(const edge_list& roots) {
+  ska::flat_hash_map<RegionNode*, Reached> regions;
+  ska::flat_hash_set<Node*> seen;
+  follow(roots, [&](const Edge& edge) {
+    auto* region_node = dynamic_cast<RegionNode*>(edge.function.get());
+    if (region_node == nullptr) return seen.insert(edge.function.get()).second;
     Reached& reached = regions[region_node];
     reached.node = edge.function;
-    if (!reached.outputs.insert(edge.input_nr).second) continue;
-    for (size_t wanted : region_node->region()->edges_behind(region_node->outputs()[edge.input_nr])) {
-      if (reached.edges.insert(wanted).second) stack.push_back(region_node->next_edges()[wanted]);
-    }
-  }
+    if (!reached.outputs.insert(edge.input_nr).second) return false;
+    for (size_t wanted : region_node->region()->edges_behind(region_node->outputs()[edge.input_nr])) reached.edges.insert(wanted);
+    return true;
+  });
   return regions;
+}
+
+// Whether gradients from there come to one of the targets; all of them do where there is none.
+bool leads_to(const Edge& from, const edge_list& targets) {
+  bool found = targets.empty();
+  std::set<std::pair<Node*, uint32_t>> seen;
+  follow({from}, [&](const Edge& edge) {
+    const bool is_region = dynamic_cast<RegionNode*>(edge.function.get()) != nullptr;
+    found = found || std::find(targets.begin(), targets.end(), edge) != targets.end();
+    return !found && seen.emplace(edge.function.get(), is_region ? edge.input_nr : 0).second;
+  });
+  return found;
 }
 
 }  // namespace
 
-std::vector<std::shared_ptr<Region>> regions_behind(const torch::autograd::edge_list& roots) {
+std::vector<std::shared_ptr<Region>> regions_behind(const edge_list& roots) {
   std::vector<std::shared_ptr<Region>> regions;
   for (const auto& [node, reached] : reach(roots)) regions.push_back(node->region());
   return regions;
 }
 
-bool comes_whole(const torch::autograd::edge_list& roots, const Edge& inner) {
+bool comes_whole(const edge_list& roots, const Edge& inner) {
   auto* node = dynamic_cast<RegionNode*>(inner.function.get());
   if (node == nullptr) return true;
   const auto regions = reach(roots);
@@ -70,22 +91,26 @@ bool comes_whole(const torch::autograd::edge_list& roots, const Edge& inner) {
   });
 }
 
-PassEdges::PassEdges(const torch::autograd::edge_list& roots) : outer_(current) {
+PassEdges::PassEdges(const edge_list& roots, const edge_list& targets) : outer_(current) {
   if (outer_ != nullptr) outer_->exchange();
   for (auto& [node, reached] : reach(roots)) {
     Taken& taken = taken_.emplace_back();
     taken.node = reached.node;
+    if (outer_ == nullptr) node->order_hooks();
+    const auto is_called = [&, node = node, &reached = reached](uint32_t output) {
+      if (reached.outputs.count(output) > 0) return leads_to(Edge(reached.node, output), targets);
+      return node->comes_by_maker(output, reached.outputs);
+    };
     for (size_t i = 0; i < node->next_edges().size(); ++i) {
       if (reached.edges.count(i) == 0) taken.edges.emplace_back(i, Edge());
     }
     const auto& hooks = node->tensor_pre_hooks();
     for (size_t i = 0; i < hooks.size(); ++i) {
       const auto output = output_of(*hooks[i]);
-      if (!output || reached.outputs.count(static_cast<uint32_t>(*output)) > 0 || node->comes_by_maker(static_cast<uint32_t>(*output), reached.outputs)) continue;
-      taken.hooks.emplace_back(i, std::make_unique<NoHook>());
+      if (output && !is_called(static_cast<uint32_t>(*output))) taken.hooks.emplace_back(i, std::make_unique<NoHook>());
     }
     for (const auto& [output, hook] : node->retains_grad_hooks()) {
-      if (reached.outputs.count(static_cast<uint32_t>(output)) == 0) taken.retains_grad.emplace_back(output, std::make_unique<NoHook>());
+      if (reached.outputs.count(static_cast<uint32_t>(output)) == 0 || !leads_to(Edge(reached.node, static_cast<uint32_t>(output)), targets)) taken.retains_grad.emplace_back(output, std::make_unique<NoHook>());
     }
   }
   exchange();

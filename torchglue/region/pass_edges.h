@@ -20,9 +20,11 @@ class Region;
 // For the duration of a pass such edges are taken away; and with them the hooks of the node's outputs that the pass does not come by, which plain PyTorch would not
 // call: a node of the region has many outputs, where the program's own had one. A pass that a hook runs has its own, and the outer pass takes its own again after it. The
 // engine may be going along a node's list of hooks then: a hook that is taken leaves one in its place that does nothing.
+// Hooks of several outputs are called as PyTorch would call them, which runs what was made last first.
 class PassEdges {
  public:
-  explicit PassEdges(const torch::autograd::edge_list& roots);
+  // `targets`: what the pass is for, where that is not everything behind its roots. PyTorch comes by nothing that does not lead there.
+  explicit PassEdges(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& targets = {});
   ~PassEdges();
   PassEdges(const PassEdges&) = delete;
   PassEdges& operator=(const PassEdges&) = delete;

@@ -124,8 +124,8 @@ class Region : public std::enable_shared_from_this<Region> {
     const Group& group = groups_[values_[value].group];
     return (keeps_data || !group.materialised) && !group.uncertain;
   }
-  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write.
-  void hand_out_group(ValueId value);
+  // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write. `with_graph`: what is written has one.
+  void hand_out_group(ValueId value, bool with_graph = false);
   // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.
   void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
   bool is_fresh_memory(ValueId value) const;  // which nobody has read or written to yet

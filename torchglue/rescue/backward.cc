@@ -131,7 +131,7 @@ variable_list run_pass(const Pass& pass, const edge_list& roots, const edge_list
   for (const at::Tensor& t : pass.inputs) materialise_tensor(t);
   Session& s = session();
   std::optional<PassEdges> edges;
-  if (!s.live_regions().empty()) edges.emplace(roots);
+  if (!s.live_regions().empty()) edges.emplace(roots, outputs);
   s.functions = (s.functions || s.tape.saw_functions()) && !pass.create_graph;
   if (s.functions) {
     const StepWithin within;
@@ -322,7 +322,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
     std::optional<PassOfAnother> not_followed;
     if (!works_for_owner()) not_followed.emplace();
     std::optional<PassEdges> edges;
-    if (PassEdges::taken() && !regions_behind(roots).empty()) edges.emplace(roots);  // a hook's
+    if (PassEdges::taken() && !regions_behind(roots).empty()) edges.emplace(roots, outputs);  // a hook's
     return pass.run(roots, outputs);
   }
   bool over = true;

@@ -11,7 +11,8 @@
 namespace koila {
 
 // The groups whose memory the conversion leaves as it is: what seeds and values that are taken as they are look at, and their views; what NumPy may look at; what a
-// tensor looks at that the tape knows apart from it (`h.data`); what a bridge may have saved; and what a region has captured (a mask, say), and reads as it is.
+// tensor looks at that the tape knows apart from it (`h.data`); what a bridge may have saved; what a region has captured (a mask, say), and reads as it is; and what an extreme has saved
+// whose graph stays, because what stays hangs on it: its backward looks for its result among its operands.
 class Staying {
  public:
   Staying(const Tape& tape, const Plan& plan);
@@ -21,6 +22,8 @@ class Staying {
   bool keeps_data(uint32_t group) const { return tape_.pinned(group) || shared_.count(group) > 0; }
 
  private:
+  void keep_what_is_compared(const Plan& plan);
+
   const Tape& tape_;
   ska::flat_hash_set<uint32_t> stays_, shared_;
 };
