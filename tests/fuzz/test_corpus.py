@@ -49,6 +49,7 @@ def test_corpus_in_fresh_processes(blobs):
     """A step that has run out once begins in micro-batches ever after, so that what follows its first conversion is met by the first setting alone."""
     tried = [Setting(budget=i / 10) for i in range(3, 10)] + [Setting(inject=f"nth:{i}") for i in range(1, 60, 4)]
     assert not bad_in(blobs, {"KOILA_LADDER": "1", "KOILA_FUZZ_FRESH": "1"}, settings=tried)
+    assert not bad_in(blobs, {"KOILA_FUZZ_FRESH": "1"}, settings=[Setting(budget=i / 20) for i in range(9, 16)])
 
 
 @pytest.mark.skipif(not SIMULATED.exists(), reason="no CUDA build of torch to take the allocator from")

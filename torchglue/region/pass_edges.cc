@@ -3,10 +3,12 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <set>
 
 #include "torchglue/base/own_hook.h"
+#include "torchglue/base/process.h"
 #include "torchglue/compat/hooks.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/region.h"
@@ -20,7 +22,8 @@ using torch::autograd::variable_list;
 
 namespace {
 
-thread_local PassEdges* current = nullptr;
+// Of the step that koila follows. A hook of its pass may run on a thread of the engine's.
+std::atomic<PassEdges*> current = nullptr;
 
 // What a pass comes by of a region's node: outputs that it brings gradients for, and edges that they go on along.
 struct Reached {
@@ -123,9 +126,12 @@ PassEdges::~PassEdges() {
   if (outer_ != nullptr) outer_->exchange();
 }
 
-bool PassEdges::taken() { return current != nullptr; }
+bool PassEdges::taken() { return current != nullptr && works_for_owner(); }
 
-bool PassEdges::is_within_another() { return current != nullptr && current->outer_ != nullptr; }
+bool PassEdges::is_within_another() {
+  const PassEdges* inner = current;
+  return inner != nullptr && inner->outer_ != nullptr;
+}
 
 void PassEdges::exchange() {
   for (Taken& taken : taken_) {

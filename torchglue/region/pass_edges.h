@@ -29,7 +29,7 @@ class PassEdges {
   PassEdges(const PassEdges&) = delete;
   PassEdges& operator=(const PassEdges&) = delete;
 
-  // Whether a pass of this thread's has any now.
+  // Whether a pass has any now of the step that this thread works for.
   static bool taken();
   static bool is_within_another();
 
