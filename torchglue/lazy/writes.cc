@@ -88,7 +88,9 @@ void give_own_node(const at::Tensor& t) {
 // PyTorch gives a view that is written to another node, and what hooks there are stay with the old one, which nothing leads to any more. A region has one node for both.
 void refuse_write_to_hooked_view(const at::Tensor& t) {
   const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-  if (entry.region == nullptr || !is_hooked(t) || entry.region->group(entry.region->value(entry.value).group).base == entry.value) return;
+  if (entry.region == nullptr || !is_hooked(t)) return;
+  const Value& value = entry.region->value(entry.value);
+  if (entry.region->group(value.group).base == entry.value && !value.hidden_base) return;
   TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "a view that has a hook (register_hook, retain_grad) is written to in place.");
 }
 

@@ -273,6 +273,7 @@ class Region::Joining {
   at::Tensor give_value(const Result& result, const Local* alias, const std::vector<int64_t>& sizes) {
     const ValueId id = region_.new_value(result.placement, 0, has_node(result.local), random_);
     region_.values_[id].group = region_.new_group(id);
+    region_.values_[id].hidden_base = result.local.is_view();
     if (alias != nullptr) {
       region_.groups_[region_.values_[id].group].uncertain = true;
       region_.groups_[region_.values_[alias->value].group].uncertain = true;

@@ -138,7 +138,8 @@ void Region::check_hooks() {
         if (o.kind == Operand::Kind::kValue) inner[o.id] = 1;
       }
     }
-    if (in.in_place && in.outputs[0] != kNoValue) inner[in.outputs[0]] = 0;  // what it was before was not hooked, or has ended a stage
+    // What it was before was not hooked, or has ended a stage: then it is written to outside of the region, which is only told of it (see Note [Writes that backward finds]).
+    if (in.in_place && in.outputs[0] != kNoValue && in.state.grad_mode) inner[in.outputs[0]] = 0;
   }
   const auto& outputs = static_cast<RegionNode*>(node_)->outputs();
   const auto check = [&](std::optional<size_t> output) {

@@ -149,6 +149,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
     }
     at::Tensor tensor = known.tensor;
     if (tensor.defined()) {
+      values_[id].hidden_base = known.alias_of == kNoValue && tensor.is_view();
       if (has_data) {
         group.materialised = true;
       } else if (shared && storage_of(tensor) != shared.unsafeGetStorageImpl()) {

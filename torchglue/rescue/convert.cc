@@ -288,6 +288,7 @@ class Conversion {
     for (size_t o = 0; o < op.outputs.size(); ++o) {
       const at::Tensor t = alive_as(tape_.values()[op.outputs[o]]);
       handles_[op.outputs[o]] = t;
+      hooks_.put_on(op.outputs[o], t);
       const Placement& p = call.answer.outputs()[number_of_result(op, o)];
       if (p.is_shard()) session().marks.add(t, p, plan_.batch, micro_batch_);
     }
