@@ -18,7 +18,6 @@ namespace koila {
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
-using torch::autograd::variable_list;
 
 namespace {
 
@@ -64,7 +63,7 @@ ska::flat_hash_map<RegionNode*, Reached> reach(const edge_list& roots) {
   return regions;
 }
 
-// Whether gradients from there come to one of the targets; all of them do where there is none.
+// Whether a gradient that flows along `from` reaches one of the targets. A pass without targets is for everything.
 bool leads_to(const Edge& from, const edge_list& targets) {
   bool found = targets.empty();
   std::set<std::pair<Node*, uint32_t>> seen;

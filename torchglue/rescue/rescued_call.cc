@@ -126,8 +126,7 @@ std::string describe_refusal(const c10::OperatorHandle& op, const std::string& r
 bool is_in_step(at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (!c10::AutogradState::get_tls_state().get_grad_mode()) return s.had_backward;
-  bool graph = !s.live_regions().empty();
-  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { graph |= t.requires_grad(); });
+  const bool graph = !s.live_regions().empty() || any_requires_grad(arguments);
   const auto& values = s.tape.values();
   return graph || std::any_of(values.begin(), values.end(), [](const TapeValue& v) { return !v.is_capture() && v.differentiable() && !v.weak.expired(); });
 }

@@ -53,9 +53,7 @@ void give_away(std::thread::id first_to_take = kNobody) {
 
 bool is_of_a_step(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!c10::AutogradState::get_tls_state().get_grad_mode() || at::in_parallel_region() || torch::autograd::get_current_graph_task_id() != -1) return false;
-  bool found = false;
-  for_each_tensor(torch::jit::last(stack, op.schema().arguments().size()), [&](const at::Tensor& t, int, int) { found = found || t.requires_grad(); });
-  return found;
+  return any_requires_grad(torch::jit::last(stack, op.schema().arguments().size()));
 }
 
 }  // namespace

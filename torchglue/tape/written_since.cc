@@ -22,13 +22,6 @@ at::Tensor same_view(const at::Tensor& view, const c10::TensorImpl& whole, const
   return same;
 }
 
-// A node that saves tensors is made only where something takes a gradient.
-bool takes_gradient(at::ArrayRef<c10::IValue> arguments) {
-  bool takes = false;
-  for_each_tensor(arguments, [&](const at::Tensor& t, int, int) { takes |= t.requires_grad(); });
-  return takes;
-}
-
 }  // namespace
 
 WrittenSince& written_since() {
@@ -69,7 +62,7 @@ WrittenSince::Call::Call(const c10::OperatorHandle& op, torch::jit::Stack& stack
   WrittenSince& all = written_since();
   if (all.originals_.empty() || !c10::AutogradState::get_tls_state().get_grad_mode() || op_traits(op).may_view || !may_save_operands(op.schema())) return;
   const size_t count = op.schema().arguments().size();
-  if (!takes_gradient(torch::jit::last(stack, count))) return;
+  if (!any_requires_grad(torch::jit::last(stack, count))) return;  // no node is made, and none saves anything
   const NoInterceptGuard no_intercept;
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < count; ++i) {
