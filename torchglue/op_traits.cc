@@ -84,6 +84,7 @@ OpTraits examine(const c10::OperatorHandle& op) {
   traits.creates = created_sizes_argument(schema);
   traits.foreach = schema.name().starts_with("aten::_foreach_");
   traits.fused = schema.name().starts_with("aten::_fused_");
+  for (const char* name : {"aten::diagonal", "aten::select", "aten::slice", "aten::narrow", "aten::as_strided", "aten::unfold"}) traits.takes_part |= schema.name() == name;
   traits.attention = schema.name().find("attention") != std::string::npos || schema.name().find("transformer_encoder") != std::string::npos;
   traits.collective = is_collective(schema);
   return traits;

@@ -36,6 +36,7 @@ struct OpTraits {
   bool makes_zeros = false;   // zeros(), in some way: see Note [Zeros that rows are added to]
   int creates = -1;           // argument that holds the sizes, see Note [Created for the batch]
   bool may_view = false;      // a result may share an argument's storage without writing to it
+  bool takes_part = false;    // its result is a view of some of its argument's elements (diagonal, a slice)
   bool attention = false;     // may choose among kernels for attention, see kinds_of_attention()
   bool collective = false;    // talks to other processes, see Note [Collectives]
 };

@@ -301,5 +301,23 @@ def gradient_above_what_runs_whole(out):
     return model
 
 
+@program
+def two_views_correlated(out):
+    """Barlow Twins as it was published: the diagonal of a sum over the batch is written to in place."""
+    net = nn.Sequential(nn.Conv2d(3, 24, 3, 2, 1, bias=False), nn.BatchNorm2d(24), nn.ReLU(), nn.Conv2d(24, 48, 3, 2, 1, bias=False), nn.BatchNorm2d(48), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 64, bias=False))
+    scaled = nn.BatchNorm1d(64, affine=False)
+
+    def loss():
+        a = torch.randn(64, 3, 24, 24)
+        z, w = net(a), net(a + 0.1 * torch.randn(64, 3, 24, 24))
+        c = scaled(z).T @ scaled(w)
+        c.div_(64)
+        on = torch.diagonal(c).add_(-1).pow_(2).sum()
+        return on + 0.005 * c.flatten()[:-1].view(63, 65)[:, 1:].flatten().pow_(2).sum()
+
+    train(torch.optim.SGD(net.parameters(), 0.05, momentum=0.9), out, loss)
+    return nn.ModuleList([net, scaled])
+
+
 if __name__ == "__main__":
     main(PROGRAMS)

@@ -162,7 +162,12 @@ class Maker:
         self.worker = Worker()
 
     def make(self, seed):
-        return self.worker.ask("make", seed)
+        try:
+            return self.worker.ask("make", seed)
+        except Gone as gone:  # plain PyTorch can crash as well
+            self.worker.end()
+            self.worker = Worker()
+            return f"plain crash: {gone}"
 
     def end(self):
         self.worker.end()

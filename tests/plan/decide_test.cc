@@ -96,6 +96,10 @@ const std::vector<Case> kCases = {
     {"a write to what the region did not make", "aten::relu_", "", {kRow}, {}, Way::kWhole},
     {"a write of rows into what is whole", "aten::add_", "Tensor", {Tensor{{kRows, 4}, kWholeOne}, kRow}, {1}, Way::kWhole, false, false, kWholeOne},
     {"a change of how a tensor looks", "aten::unsqueeze_", "", {kRow}, {0}, Way::kJoin, false, false, std::nullopt, /*free_to_write=*/true},
+    {"a part of a sum through which a gradient flows", "aten::diagonal", "", {Tensor{{4, 4}, kSum}}, {}, Way::kWhole, false, false, std::nullopt, false, /*takes_gradient=*/true},
+    {"a part of a sum without a gradient", "aten::diagonal", "", {Tensor{{4, 4}, kSum}}, {}, Way::kJoin},
+    {"a view of all of a sum", "aten::t", "", {Tensor{{4, 4}, kSum}}, {}, Way::kJoin, false, false, std::nullopt, false, /*takes_gradient=*/true},
+    {"a part of each row", "aten::slice", "Tensor", {kRow}, {1, 0, 2}, Way::kJoin, false, false, std::nullopt, false, /*takes_gradient=*/true},
     {"a write to nothing in particular", "aten::relu", "out", {kRow, Tensor{{kRows, 4}, kWholeOne}}, {}, Way::kWhole, false, false, kSplit},
 };
 

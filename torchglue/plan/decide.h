@@ -57,8 +57,9 @@ struct Decision {
 // 3. a user's rule that the results contradict is no rule (and is told of, once): whole;
 // 4. random draws that are made for the full batch are not made again by the row: whole;
 // 5. a denominator is computed from an argument's full value, through which no gradient flows: if one has to, whole;
-// 6. a stage ends first, and then the call is asked about again where something is gathered (OpCall::whole());
-// 7. a write in place may run by the row where it leaves a value of the region split as it was: else whole. Operators with `out=`, and those that write to anything but their first argument,
+// 6. a view of a part of a sum over the rows (a diagonal) is one of its value, so that a write in place to it, which mostly follows, is PyTorch's own: whole;
+// 7. a stage ends first, and then the call is asked about again where something is gathered (OpCall::whole());
+// 8. a write in place may run by the row where it leaves a value of the region split as it was: else whole. Operators with `out=`, and those that write to anything but their first argument,
 //    never do.
 // `call` has the question, and the answer afterwards: where it names real_arguments(), an operator that joins does so once these have their values.
 Decision decide(OpCall& call, const Context& context);

@@ -89,7 +89,7 @@ class Inference {
 
   bool go_over(const TapeOp& op) {
     const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
-    if (first != kNoTapeValue && is_whole(first)) return true;
+    if (first != kNoTapeValue && is_whole(first)) return !keep_graph(op);
     if (cannot_be_made_again(op)) return take_as_it_is(op, first);
     if (!descends(op) || (first != kNoTapeValue && is_created(plan_, first))) return true;
     mark_descendants(op, first);

@@ -343,6 +343,7 @@ class Conversion {
   void note_written(const at::Tensor& t) {
     const auto entry = entry_of(t);
     if (entry.region != nullptr && entry.region->materialised(entry.value)) written_.emplace(entry.region, entry.region->value(entry.value).group);
+    if (t.is_view()) note_written(at::Tensor(t._base()));
   }
 
   int64_t finish() {

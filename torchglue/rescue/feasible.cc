@@ -80,6 +80,20 @@ bool stays_where_it_is(const Tape& tape, const Plan& plan, const TapeOp& op) {
   return decide_on_tape(tape, plan, op, call).way == Way::kJoin && call.real_arguments().empty();
 }
 
+// What is made again at the full batch, in memory of its own: what is written to it is written again. It may be a view of a sum over the rows, which has its value then.
+bool is_written_again(const Tape& tape, const Plan& plan, const TapeValue& written) {
+  const auto of_group = [&](const TapeValue& value) { return value.group == written.group; };
+  const auto base = std::find_if(tape.values().begin(), tape.values().end(), of_group);
+  const auto is_made_again = [&](TapeValueId v) { return !tape.values()[v].is_capture() && plan.descends[v] && !is_seed(plan, v); };
+  for (TapeValueId v = 0; v < tape.values().size(); ++v) {
+    if (of_group(tape.values()[v]) && !is_made_again(v)) return false;
+  }
+  const TapeValue* first = &written;  // before other writes in place
+  while (!first->is_capture() && tape.ops()[first->producer].in_place) first = &tape.values()[tape.ops()[first->producer].refs[0].value];
+  const Placement& placement = plan.placements[base - tape.values().begin()];
+  return !base->is_view && (placement.is_replicate() || (first->is_view && placement.is_partial()));
+}
+
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
@@ -127,7 +141,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
       const bool by_row = looks || (traits.in_place && plan.joins[i]);
-      if (!by_row) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
+      if (!by_row && !is_written_again(tape, plan, *written)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }
     for (const TapeRef& ref : tape.ops()[i].refs) {
       if (is_dropped(op, ref)) continue;
