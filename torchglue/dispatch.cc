@@ -20,6 +20,8 @@
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/plan/decide.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
+#include "torchglue/region/quiet_writes.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/rescue/guess.h"
@@ -68,16 +70,30 @@ void trace(const c10::OperatorHandle& op, Way way, const Question& q, const Regi
   session().log(KOILA_LOG_TRACE, text);
 }
 
+// Whether something outside of the region hands a gradient to the value, or to a view of it. A write in the region would come between: what the value was before has no place there.
+// An autograd.Function does not say so, but holds the region's node, which only the region's own tensors do otherwise.
+bool may_be_read_outside(const Region& region, ValueId value) {
+  const auto node = region.node();
+  if (node == nullptr || !c10::AutogradState::get_tls_state().get_grad_mode()) return false;
+  const auto& outputs = static_cast<const RegionNode&>(*node).outputs();
+  const auto its = [&](ValueId v) { return region.value(v).group == region.value(value).group && region.value(v).consumed; };
+  if (std::any_of(outputs.begin(), outputs.end(), its)) return true;
+  const bool known = std::any_of(outputs.begin(), outputs.end(), [&](ValueId v) { return region.value(v).consumed; });
+  const auto alive = std::count_if(outputs.begin(), outputs.end(), [&](ValueId v) { return region.value(v).impl != nullptr; });
+  return (!known || session().functions) && static_cast<int64_t>(node.use_count()) > alive + 1;
+}
+
 // How the value that the call writes to is split; nothing where it is none of the region's, or may not be written to by the row.
 std::optional<Placement> written_in(const Region& region, const Question& q) {
   const auto written = std::find_if(q.split.begin(), q.split.end(), [&](const SplitArgument& a) { return a.region == &region && a.at == OpCall::ArgRef{0}; });
-  if (written == q.split.end() || !region.may_write(written->value)) return std::nullopt;
+  if (written == q.split.end() || !region.may_write(written->value) || may_be_read_outside(region, written->value)) return std::nullopt;
   return written->placement;
 }
 
 // The call becomes part of the region. False, and nothing done, when it turns out that it cannot.
 bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const OpCall& call, const Question& q, Region& region) {
   const size_t count = op.schema().arguments().size();
+  if (op_traits(op).in_place && !c10::AutogradState::get_tls_state().get_grad_mode()) note_quiet_write(torch::jit::peek(*stack, 0, count).toTensor());
   try {
     put_results(stack, count, region.add({op, call, torch::jit::last(*stack, count), draws(op_traits(op).rule, call)}));
     return true;
@@ -127,6 +143,7 @@ class LazyCall {
 
   void begin() {
     Session& s = session();
+    if (c10::AutogradState::get_tls_state().get_grad_mode()) check_quiet_writes();
     if (traits_.writes || traits_.silent_effect) settle_writes(op_, arguments_);
     const int64_t named = s.named.any() ? take_named_seeds(op_, arguments_) : 0;
     if (s.lazy()) guess_seed(op_, arguments_);

@@ -216,7 +216,6 @@ void random(std::vector<Case>& cases) {
   draw("aten::feature_dropout", {0.5, true});
   draw("aten::feature_alpha_dropout", {0.5, true});
   draw("aten::native_dropout", {0.5, true});
-  draw("aten::_standard_gamma", {}, Fill::kPositive);
   const auto noise = [&](const char* op, std::vector<Argument> args) {
     args.insert(args.begin(), shard({B, 2, 3}));
     cases.push_back({op, args, kReal, {}, {}, /*random=*/true});

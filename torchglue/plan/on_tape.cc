@@ -67,7 +67,7 @@ bool Gone::operator()(TapeValueId v, uint32_t version, int depth) {
 
 bool Gone::find_out(TapeValueId v, uint32_t version, int depth) {
   const TapeValue& value = tape_.values()[v];
-  if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return false;
+  if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version) return is_filled_anew(value);
   if (tape_.pinned(value.group) || value.is_capture()) return true;
   const TapeOp& op = tape_.ops()[value.producer];
   if (op.in_place || version != value.version || depth > kRunAgainAtMost || is_gradient(op.op)) return true;  // a graph of what is made again is not one of what is there

@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/source_line.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
@@ -54,7 +55,7 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
   captures_.push_back({without_base(tensor), version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor),
-                       c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())});
+                       c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), foreign_digest(tensor)});
   if (const at::Tensor written = written_since().original_of(tensor); written.defined()) {
     let_go_of_region(written);
     captures_[id].before = tensor;

@@ -99,8 +99,7 @@ class Region : public std::enable_shared_from_this<Region> {
     bool keep_data = false;  // somebody may point into its memory: it stays, and counts as materialised
   };
   // Adds the operator, runs it for micro-batch 0, and gives the program deferred tensors.
-  // Throws CannotJoin when it turns out that it cannot run so, and out of memory when one row does not fit; the operator is then not
-  // part of the region.
+  // Throws CannotJoin when it turns out that it cannot run so, and out of memory when one row does not fit; the operator is then not part of the region.
   std::vector<c10::IValue> add(const Call& call);
   // Adds the operator without running it, and gives the tensors that stand for its outputs.
   std::vector<at::Tensor> add_known(const Call& call, std::vector<KnownOutput> outputs);
@@ -124,6 +123,7 @@ class Region : public std::enable_shared_from_this<Region> {
     const Group& group = groups_[values_[value].group];
     return (keeps_data || !group.materialised) && !group.uncertain;
   }
+  bool shares_memory(ValueId value) const;  // with another value
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write. `with_graph`: what is written has one.
   void hand_out_group(ValueId value, bool with_graph = false);
   // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.

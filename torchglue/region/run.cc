@@ -9,6 +9,7 @@
 #include <cmath>
 #include <string>
 
+#include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/own_pass.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
@@ -324,6 +325,7 @@ void Region::check_captures(const Schedule& plan) const {
         if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
+        if (!changed && capture.foreign != 0 && capture.foreign != foreign_digest(capture.tensor)) refuse(kWrittenUnseen);
         // PyTorch's own error comes from the graph, which knows what it has saved: see Region::before_write(). This write nobody has seen.
         if (changed) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
       }

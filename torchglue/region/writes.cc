@@ -2,6 +2,8 @@
 #include <ATen/ATen.h>
 #include <ATen/TensorUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+#include <c10/util/FunctionRef.h>
 
 #include <algorithm>
 #include <utility>
@@ -16,6 +18,20 @@
 #include "torchglue/region/region.h"
 
 namespace koila {
+
+namespace {
+
+// Whether `work` came to its end, and did not run out of memory.
+bool there_is_room(c10::function_ref<void()> work) {
+  try {
+    work();
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
   return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
@@ -42,6 +58,10 @@ bool Region::is_behind(const at::Tensor& tensor) const {
   return shares;
 }
 
+bool Region::shares_memory(ValueId value) const {
+  return std::count_if(values_.begin(), values_.end(), [&](const Value& v) { return v.group == values_[value].group; }) > 1;
+}
+
 void Region::given_memory(const at::Tensor& tensor, const void* before) {
   for (Capture& c : captures_) {
     if (c.tensor.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && c.data == before) c.data = memory_of(tensor);
@@ -51,10 +71,11 @@ void Region::given_memory(const at::Tensor& tensor, const void* before) {
 // Note [Writes to captures]
 // A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
-// micro-batches read a copy: see Note [Captures that change].
+// micro-batches read a copy: see Note [Captures that change]. Plain PyTorch needs no memory for the write. Where there is none for the copy, the write goes on, and who comes for
+// what is to be made of the capture is refused (Region::check_captures).
 void Region::before_write(const c10::StorageImpl* storage) {
-  materialise_held();
-  if (node_ == nullptr) {
+  const bool all_made = there_is_room([&] { materialise_held(); });
+  if (node_ == nullptr && all_made) {
     release();
     return;
   }
@@ -64,7 +85,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
-    if (!capture.before.defined()) capture.before = capture.tensor.detach().clone();
+    if (!capture.before.defined()) there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
   }
 }
 

@@ -22,6 +22,7 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/pass_edges.h"
+#include "torchglue/region/quiet_writes.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/successors.h"
 #include "torchglue/rescue/convert.h"
@@ -333,7 +334,10 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   std::optional<PassOfOwner> goes_on;
   if (pass.goes_on()) goes_on.emplace();
   static const std::string name = "backward";
-  return watched(name, "what ran out is outside the split part of the step.", [&] { return outermost(pass, over); });
+  return watched(name, "what ran out is outside the split part of the step.", [&] {
+    check_quiet_writes();
+    return outermost(pass, over);
+  });
 }
 
 }  // namespace koila

@@ -69,9 +69,8 @@ class Conversion {
     release_cached_blocks(device_);
 
     // Note [No way back]
-    // From here on tensors of the program have no memory, so nothing that can be refused is found out any more: that is what check_convertible() is for. What
-    // turns out otherwise than planned (an operator that does not join after all) runs as if the program called it now, which is always right. What there
-    // is no room for at the full batch is served from outside, where rung 2 may; else the whole step is refused.
+    // From here on tensors of the program have no memory, so nothing that can be refused is found out any more: that is what check_convertible() is for. What turns out otherwise than planned (an
+    // operator that does not join after all) runs as if the program called it now, which is always right. What there is no room for is served from outside, where rung 2 may; else the whole step is refused.
     const Offload::MustNotFail no_way_back;
     begin_region();
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
@@ -96,8 +95,7 @@ class Conversion {
     bool as_they_are = true;       // and the program's own results do, still, and hang on the graph that there is now
   };
 
-  // A value that a later operator ends a stage for is put together if anybody holds it. What only the conversion would hold is let go of with its last reader, as a
-  // program does that has not run out.
+  // A value that a later operator ends a stage for is put together if anybody holds it. What only the conversion would hold is let go of with its last reader, as a program does that has not run out.
   void note_last_reads() {
     std::vector<size_t> last(tape_.values().size(), SIZE_MAX);
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
@@ -328,6 +326,7 @@ class Conversion {
       if (out == kNoTapeValue || !t.defined()) return;
       if (tape_.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
       const at::Tensor alive = alive_as(tape_.values()[out]);
+      if (alive.defined() && staying_.keeps_data(tape_.values()[out].group)) give_value(t);  // who has captured it goes on to find one there
       put_anew(out, alive.defined() ? take_place(t, alive) : t);
     });
   }

@@ -66,6 +66,24 @@ void check_old_graph(const Tape& tape, const Plan& plan, Graphs graphs) {
   });
 }
 
+// The gradient that comes out of a Function is one of what it read, which a region has no place for once another operator of its own has written to it: see Note [Bridges].
+void check_bridges(const Tape& tape, const Plan& plan, const std::vector<char>& needed) {
+  for (const Bridge& bridge : tape.bridges()) {
+    for (const Bridge::End& end : bridge.ends) {
+      const TapeValue& read = tape.values()[end.value];
+      if (bridge.alive.expired() || read.is_capture() || is_as_it_is(plan, end.value)) continue;
+      for (size_t i = static_cast<size_t>(read.producer) + 1; i < tape.ops().size(); ++i) {
+        const TapeOp& op = tape.ops()[i];
+        if (!needed[i] || !op.in_place || op.outputs.empty() || op.outputs[0] == kNoTapeValue) continue;
+        const TapeValue& written = tape.values()[op.outputs[0]];
+        if (written.group == read.group && written.differentiable() && tape.state(op.state).grad_mode) {
+          throw CannotConvert("an autograd.Function has read a tensor of the step (" + describe(read) + ") that was written to in place afterwards.");
+        }
+      }
+    }
+  }
+}
+
 // By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
 bool given_other_memory(const TapeValue& value) {
   if (value.storage == nullptr || value.is_copied()) return false;
@@ -102,6 +120,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   check_old_graph(tape, plan, graphs);
   const MadeAgain real(tape, plan, graphs);
   const auto needed = needed_ops(tape, plan);
+  check_bridges(tape, plan, needed);
   const Staying staying(tape, plan);
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
@@ -109,6 +128,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
     for (const TapeRef& ref : op.refs) {
+      if (!is_dropped(op, ref) && is_filled_anew(tape.values()[ref.value])) throw CannotConvert(kWrittenUnseen);
       if (given_other_memory(tape.values()[ref.value])) {
         throw CannotConvert("a tensor of the step (" + describe(tape.values()[ref.value]) + ") was given other memory since (.data = ...).");
       }

@@ -10,6 +10,7 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
+#include "torchglue/region/raw_memory.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/rescue/call_of_tape.h"
@@ -42,6 +43,7 @@ class SameDraws {
 
 void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeValue& value = tape_.values()[v];
+  if (is_filled_anew(value)) throw CannotConvert(kWrittenUnseen);
   if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return;
   if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");
   if (value.is_capture()) {

@@ -8,6 +8,7 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/region.h"
 #include "torchglue/step/session.h"
 
 namespace koila {
@@ -51,7 +52,11 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (entry.region == nullptr && made.is_view() && made._base().is_same(alive)) return alive;  // t_() of one dimension, or for a second time: it looks as it did before
   if (entry.region == nullptr && storage_of(made) != storage_of(alive)) give_memory_back(alive, made);
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
+  const void* before = memory_of(alive);
   impl->set_storage_keep_dtype(made.storage());
+  if (entry.region == nullptr) {
+    for (const auto& region : session().live_regions()) region->given_memory(alive, before);
+  }
   impl->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
   if (entry.region != nullptr) {
     entry.region->shared_from_this()->rebind(entry.value, alive);
@@ -63,6 +68,11 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
     session().marks.add(alive, mark->placement, mark->batch, mark->micro_batch);
   }
   return alive;
+}
+
+void give_value(const at::Tensor& made) {
+  const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
+  if (entry.region != nullptr) entry.region->shared_from_this()->hand_over(entry.value, made);
 }
 
 at::Storage storage_of_group(const Tape& tape, uint32_t group) {

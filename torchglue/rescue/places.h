@@ -17,6 +17,9 @@ at::Tensor alive_as(const TapeValue& value);
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive);
 
+// What a region has made gets its full value, and is an ordinary tensor from now on.
+void give_value(const at::Tensor& made);
+
 // The storage of a dead value that an alias keeps alive, or none.
 at::Storage storage_of_group(const Tape& tape, uint32_t group);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "torchglue/base/followed.h"
+#include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/compat/hooks.h"
@@ -36,6 +37,12 @@ TapeValueId Tape::find(const c10::TensorImpl* impl) const {
   return it == index_.end() ? kNoTapeValue : it->second;
 }
 
+bool is_filled_anew(const TapeValue& value) {
+  if (value.foreign == 0 || value.is_copied()) return false;
+  const at::Tensor t = value.lock();
+  return t.defined() && version_of(t) == value.version && foreign_digest(t) != value.foreign;
+}
+
 TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const auto id = static_cast<TapeValueId>(values_.size());
@@ -58,6 +65,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
   value.set_node(tensor);
   value.conjugated = tensor.is_conj();
   value.negated = tensor.is_neg();
+  value.foreign = foreign_digest(tensor);
   index_[impl] = id;
   return id;
 }
@@ -111,7 +119,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       // What was read before it was written to is a copy: see Note [Captures that are written to].
       if (value.is_capture() && value.is_copied() && value.version != version_of(tensor)) return add_value(tensor, kNoProducer, 0, value.group);
       value.read_unhooked |= node != nullptr && !is_hooked(tensor);
-      if (tensor.requires_grad() == value.requires_grad) return it->second;
+      const bool filled_anew = value.foreign != 0 && value.foreign != foreign_digest(tensor);  // since an operator has read it
+      if (tensor.requires_grad() == value.requires_grad && !filled_anew) return it->second;
     }
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);
   }

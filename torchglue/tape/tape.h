@@ -65,6 +65,7 @@ struct TapeValue {
   bool entered = false;                   // has entered the differentiable part from outside
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
+  uint64_t foreign = 0;                   // digest of memory that is not PyTorch's, see Note [Foreign memory]
   bool is_view = false;                   // shares the storage of an input of its producer
   bool exchanged = false;                 // its tensor holds what other processes sent, see Note [Collectives on the tape]
   int64_t small = 0;                      // bytes, as counted in Tape::held_small_
@@ -84,6 +85,9 @@ struct TapeValue {
   // Whether `strong` is a copy from before its tensor was written to.
   bool is_copied() const { return strong.defined() && strong.unsafeGetTensorImpl() != weak._unsafe_get_target(); }
 };
+
+// Whether who owns the memory has written to it since, and no operator: see Note [Foreign memory].
+bool is_filled_anew(const TapeValue& value);
 
 // A node of the program's own that hangs on values of the tape, see Note [Bridges].
 struct Bridge {

@@ -14,7 +14,6 @@ Verdict draw(OpCall&);          // a draw for every entry
 Verdict draw_channels(OpCall&); // a draw for every [n, c]: dropout2d
 
 const RegisterRules kTable{
-    {"aten::_standard_gamma", draw, kRandom},
     {"aten::alpha_dropout", draw, kRandom},
     {"aten::bernoulli.p", noise, kRandom},
     {"aten::cauchy", noise, kRandom},
