@@ -173,6 +173,15 @@ TEST(MicroBatchLoop, CountsTriesFromTheLastPassThatCameThrough) {
   EXPECT_EQ(told.asked, (Asked{"again 0", "clean up", "again 0", "clean up"}));
 }
 
+TEST(MicroBatchLoop, DoesNotMakeTheSameRoomForEver) {
+  Told told;
+  told.room = told.served = 1'000'000;
+  Sum sum(told);
+  sum.fails_above = std::vector<int64_t>(100'000, 0);
+  EXPECT_THROW(MicroBatchLoop(told).over(16, sum), std::bad_alloc);
+  EXPECT_LT(told.asked.size(), 1000);
+}
+
 TEST(MicroBatchLoop, ServesTheLastRow) {
   Told told;
   told.served = 1;

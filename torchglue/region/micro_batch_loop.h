@@ -10,7 +10,7 @@ namespace koila {
 // Note [When a micro-batch runs out]
 // What is done is tried in this order. Each is tried only where the one before has found nothing.
 // 1. It is made again as it was, where that may do: rung 0, a few times.
-// 2. Room is made. What can be made again goes first, then what can be moved.
+// 2. Room is made. What can be made again goes first, then what can be moved. Not for ever: what the next try makes again itself is no room.
 // 3. The micro-batch is halved.
 // 4. What does not fit is served from outside: rung 2.
 // 5. The error that began it goes on to whoever asked for the rows.
@@ -63,8 +63,14 @@ class MicroBatchLoop {
 
  private:
   enum class Then { kAgain, kSmaller };
+  // What was done since a pass came through, or was made smaller.
+  struct Done {
+    int tries = 0;
+    int rooms = 0;
+    int serves = 0;
+  };
   // What comes after a failed pass over so many rows; 0: they cannot be fewer. Throws `error` when nothing helps.
-  Then recover(const std::exception_ptr& error, int64_t rows, int& tries);
+  Then recover(const std::exception_ptr& error, int64_t rows, Done& done);
   // The error that says that memory ran out, or null.
   std::exception_ptr attempt(const std::function<void()>& work);
 
