@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace koila {
@@ -11,6 +12,9 @@ namespace koila {
 // Who owns the memory writes to it as he likes, and no version counts it up: a loader that puts the next batch into the same array before the backward pass. Plain PyTorch sees that only
 // where the graph has saved the tensor itself; a step that is made again would read the next batch everywhere. So a digest is taken when the step reads such a tensor, and a step whose
 // data has another one by the time that it is split, or made again, is refused. Of large memory it is one of samples: a batch that is filled anew differs in some of them.
+
+// Of all words of the memory, or of about so many `samples` that lie evenly in it.
+uint64_t digest_of(const void* memory, size_t bytes, size_t samples = SIZE_MAX);
 
 // 0 where the memory is PyTorch's own. Parameters are not looked at: what is loaded from a file is often mapped, and nobody fills it anew.
 uint64_t foreign_digest(const at::Tensor& tensor);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
+#include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/events.h"
@@ -18,18 +18,8 @@ namespace koila {
 namespace {
 
 uint64_t digest_of(const c10::StorageImpl& storage) {
-  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
-  const auto* at = static_cast<const char*>(const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get());
-  if (at == nullptr) return 0;
-  uint64_t digest = storage.nbytes();
-  size_t left = storage.nbytes();
-  for (uint64_t word = 0; left > 0; at += std::min(left, sizeof word), left -= std::min(left, sizeof word)) {
-    word = 0;
-    std::memcpy(&word, at, std::min(left, sizeof word));
-    digest = (digest ^ word) * kFactor;
-    digest ^= digest >> 29;
-  }
-  return digest;
+  const void* memory = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
+  return memory != nullptr ? koila::digest_of(memory, storage.nbytes()) : 0;
 }
 
 // Whether the step has made the tensor with a gradient, or has read it: then what is written to it now is not what would be computed again.

@@ -128,7 +128,6 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
     for (const TapeRef& ref : op.refs) {
-      if (!is_dropped(op, ref) && is_filled_anew(tape.values()[ref.value])) throw CannotConvert(kWrittenUnseen);
       if (given_other_memory(tape.values()[ref.value])) {
         throw CannotConvert("a tensor of the step (" + describe(tape.values()[ref.value]) + ") was given other memory since (.data = ...).");
       }

@@ -54,14 +54,12 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   const void* before = memory_of(alive);
   impl->set_storage_keep_dtype(made.storage());
-  if (entry.region == nullptr) {
-    for (const auto& region : session().live_regions()) region->given_memory(alive, before);
-  }
   impl->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
   if (entry.region != nullptr) {
     entry.region->shared_from_this()->rebind(entry.value, alive);
     return alive;
   }
+  for (const auto& region : session().live_regions()) region->given_memory(alive, before);
   impl->set_autograd_meta(view_meta_of(made, impl));
   if (made.requires_grad()) torch::autograd::impl::set_gradient_edge(alive, torch::autograd::impl::gradient_edge(made));
   if (const Mark* mark = session().marks.find(made.unsafeGetTensorImpl())) {
