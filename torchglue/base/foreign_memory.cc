@@ -13,8 +13,8 @@ namespace koila {
 namespace {
 
 bool is_foreign(const at::DataPtr& memory) {
-  static const at::DeleterFnPtr own = c10::GetCPUAllocator()->raw_deleter(), standard = c10::GetDefaultCPUAllocator()->raw_deleter();
-  return memory.get() != nullptr && memory.device().is_cpu() && memory.get_deleter() != own && memory.get_deleter() != standard;
+  const auto is_made_by = [&](const c10::Allocator& allocator) { return memory.get_deleter() == allocator.raw_deleter(); };
+  return memory.get() != nullptr && memory.device().is_cpu() && !is_made_by(*c10::GetCPUAllocator()) && !is_made_by(*c10::GetDefaultCPUAllocator());
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct Capture {
   const void* graph = nullptr;   // the node that it hung on, for comparison only: what was read without a gradient may have been given one since
   c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
   uint64_t foreign = 0;          // digest of its memory when it joined, where that is not PyTorch's: see Note [Foreign memory]
+  bool lost = false;             // somebody was about to write to it, and there was no room for the copy: nothing that read it can be made again
 
   // What operators read, with the sizes that it had then: transpose_ gives the program's tensor others.
   const at::Tensor& as_read() const { return before.defined() ? before : tensor; }

@@ -113,6 +113,7 @@ at::Tensor Region::slice_of_use(uint32_t id, Rows rows) const {
   const NoInferenceMode no_inference;
   const Use& use = uses_[id];
   const Capture& capture = captures_[use.capture];
+  if (capture.lost) refuse("a tensor that an operator of the step read was written to since, and there was no memory for a copy of what it had been.");
   if (at::Tensor again = boundaries().rows(capture.as_read(), use.placement, batch_, rows); again.defined()) {
     if (!again.is_inference()) again.unsafeGetTensorImpl()->set_version_counter(capture.as_read().unsafeGetTensorImpl()->version_counter());
     return again;
@@ -325,9 +326,9 @@ void Region::check_captures(const Schedule& plan) const {
         if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
-        if (!changed && capture.foreign != 0 && capture.foreign != foreign_digest(capture.tensor)) refuse(kWrittenUnseen);
+        if (!changed && capture.foreign != 0 && !capture.before.defined() && capture.foreign != foreign_digest(capture.tensor)) refuse(kWrittenUnseen);
         // PyTorch's own error comes from the graph, which knows what it has saved: see Region::before_write(). This write nobody has seen.
-        if (changed) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
+        if (changed || capture.lost) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
       }
     }
   }

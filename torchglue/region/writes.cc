@@ -85,7 +85,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
-    if (!capture.before.defined()) there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
+    if (!capture.before.defined()) capture.lost |= !there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
   }
 }
 

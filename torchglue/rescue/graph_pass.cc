@@ -20,7 +20,7 @@ at::Tensor tensor_on_edge(const Tape& tape, const Edge& edge) {
   if (edge.function && kind_of(*edge.function) == NodeKind::kLeaf) return static_cast<AccumulateGrad*>(edge.function.get())->variable;
   for (TapeValueId v = 0; v < tape.values().size(); ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || value.grad_fn != edge.function.get() || !tape.is_current(v)) continue;
+    if (value.is_capture() || !value.known_node(edge.function.get()) || !tape.is_current(v)) continue;
     const at::Tensor t = value.lock();
     if (t.defined() && node_of(t) == edge.function.get() && t.output_nr() == edge.input_nr) return t;
   }
