@@ -12,7 +12,8 @@ from under_budgets import STEPS, Programs, main, train
 
 PROGRAMS = program = Programs()
 # Holes. With more, backward runs out instead, and q is divided in place by a sum over the batch; at 80% the teacher's second convolution runs out, and 32 pixels are taken for the batch.
-program.shares = {"assigned_to_prototypes": (0.7, 0.6), "crops_of_two_sizes": (0.9, 0.7, 0.6), "labels_masked_before_the_model": (0.98, 0.95, 0.8, 0.6)}
+program.shares = {"assigned_to_prototypes": (0.7, 0.6), "crops_of_two_sizes": (0.9, 0.7, 0.6), "labels_masked_before_the_model": (0.98, 0.95, 0.8, 0.6),
+                  "mixed_between_layers": (0.93, 0.86, 0.8)}
 
 
 def mlp():
@@ -317,6 +318,22 @@ def two_views_correlated(out):
 
     train(torch.optim.SGD(net.parameters(), 0.05, momentum=0.9), out, loss)
     return nn.ModuleList([net, scaled])
+
+
+@program
+def mixed_between_layers(out):
+    """Manifold mixup: an operator at work reads a boundary at its full size, and what is let go is another one."""
+    first, second, last = nn.Conv2d(3, 16, 3, 1, 1), nn.Conv2d(16, 24, 3, 2, 1), nn.Linear(24, 5)
+
+    def loss():
+        x, y, other = torch.randn(36, 3, 16, 16), torch.randint(0, 5, (36,)), torch.randperm(36)
+        h = first(x).relu()
+        h = 0.3 * h + 0.7 * h[other]
+        return nn.functional.cross_entropy(last(second(h).relu().mean((2, 3))), y)
+
+    model = nn.ModuleList([first, second, last])
+    train(torch.optim.SGD(model.parameters(), 0.05), out, loss)
+    return model
 
 
 if __name__ == "__main__":

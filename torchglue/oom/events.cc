@@ -68,7 +68,7 @@ int64_t refusals_told() noexcept { return told.load(std::memory_order_relaxed); 
 std::string reason_of(const std::exception& error) {
   const std::string text = error_text(error);
   const size_t begin = text.find(kUnderKoila);
-  return begin == std::string::npos ? "one row of the batch does not fit, or what ran out is outside the split part of the step." : text.substr(begin + std::strlen(kUnderKoila));
+  return begin == std::string::npos ? kOneRowDoesNotFit : text.substr(begin + std::strlen(kUnderKoila));
 }
 
 void refuse_split_step(const OutOfMemory& oom, const std::string& reason, int64_t batch) {

@@ -35,6 +35,8 @@ int64_t refusals_told() noexcept;
 // Begins the errors whose reason is koila's own; the reason follows.
 inline constexpr const char* kUnderKoila = "out of memory: this step runs in micro-batches under koila, and ";
 
+inline constexpr const char* kOneRowDoesNotFit = "one row of the batch does not fit, or what ran out is outside the split part of the step.";
+
 // Why splitting a step ran out of memory: the reason that koila gave, or that not even one row fits.
 std::string reason_of(const std::exception& error);
 

@@ -154,6 +154,7 @@ class Region : public std::enable_shared_from_this<Region> {
   bool let_go(ValueId value, const at::Storage& storage);
   // Whether anybody still reads such a value.
   bool is_read_by_rows() const;
+  bool at_work_reads_whole(const Capture& capture) const;  // at its full size: it would be made again at once
   // Rows of such a value.
   at::Tensor rows_again(ValueId value, Rows rows);
   // The memory of what it reads in that storage is another now.
@@ -207,8 +208,7 @@ class Region : public std::enable_shared_from_this<Region> {
   bool concerns_storage(const c10::StorageImpl* storage) const;
   // Whether the tensor shares memory with a value that has its memory, and versions with none such: an alias by `.data`.
   bool is_behind(const at::Tensor& tensor) const;
-  // Memory that values were put into is about to be written to by something that no operator of the region sees: they are ordinary tensors
-  // from now on.
+  // Memory that values were put into is about to be written to by something that no operator of the region sees: they are ordinary tensors from now on.
   void give_up(const c10::StorageImpl* storage);
   // Whether a tensor that stands for the value still looks at its memory: `.data = ...` gives it other memory.
   bool lies_in(ValueId value, const c10::StorageImpl* storage) const {

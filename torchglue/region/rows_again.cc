@@ -23,6 +23,7 @@ namespace koila {
 // as regions alone read it, and its rows are made again where a micro-batch asks for them, stage by stage from the nearest boundaries that are still there. It takes no
 // second look at the whole batch: the statistics of the stages in between are known. The boundary is a deferred value of its region once more; should anybody else come by its tensor after all, it is
 // materialise()d as any other.
+// What an operator at work reads at its full size would be made again at once, and stays.
 //
 // Not let go are values that no gradient passes through (their region may be gone), random ones (other rows would draw otherwise), and those whose bits are looked at
 // (BoundaryStore::keep_bits): micro-batches of another size round otherwise.
@@ -60,6 +61,10 @@ bool Region::is_read_by_rows() const {
     if (group.let_go && group.storage.use_count() > 1) return true;
   }
   return false;
+}
+
+bool Region::at_work_reads_whole(const Capture& capture) const {
+  return at_work_ > 0 && std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) { return &captures_[use.capture] == &capture && !use.placement.is_shard(); });
 }
 
 void Region::moved(const c10::StorageImpl* storage) {
@@ -116,7 +121,7 @@ std::vector<BoundaryStore::Candidate> BoundaryStore::candidates(at::Device devic
         Reading& reading = readings[at->second].second;
         ++reading.captures;
         reading.last = region.get();
-        reading.by_rows &= c.tensor.unsafeGetTensorImpl() == reading.tensor->unsafeGetTensorImpl() && !c.before.defined();
+        reading.by_rows &= c.tensor.unsafeGetTensorImpl() == reading.tensor->unsafeGetTensorImpl() && !c.before.defined() && !region->at_work_reads_whole(c);
       }
     }
   }

@@ -230,7 +230,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   }
   const OutOfMemory oom = describe_out_of_memory(pass.goes_on() ? "autograd.grad" : "backward");
   if (!interrupted) {  // everything was split already, down to one row; or a region has refused, and said why
-    if (refusals_told() == told) report_refusal(oom, "one row of the batch does not fit, or what ran out is outside the split part of the step.", 0);
+    if (refusals_told() == told) report_refusal(oom, kOneRowDoesNotFit, 0);
     std::rethrow_exception(ran_out);
   }
 

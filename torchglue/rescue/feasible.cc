@@ -11,6 +11,7 @@
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/plan/seeds.h"
@@ -193,7 +194,7 @@ Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves,
     return !op.refs.empty() && !op.in_place && std::any_of(op.outputs.begin(), op.outputs.end(), makes);
   });
   std::string reason = "nothing that the step has computed can be split along a dimension of its inputs.";
-  if (!computed) reason = "the step has computed nothing yet that could be split: what is there is the model, or the data.";
+  if (!computed) reason = session().live_regions().empty() ? "the step has computed nothing yet that could be split: what is there is the model, or the data." : kOneRowDoesNotFit;
   bool first = true;
   const auto feasible = [&](const Plan& plan) {
     try {

@@ -9,6 +9,7 @@
 #include "torchglue/base/own_hook.h"
 #include "torchglue/base/process.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/step/session.h"
@@ -225,7 +226,7 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
     if (!*o.ran || !used_up_ || !runs_again(*o.node)) continue;
     session().log(KOILA_LOG_DEBUG, "a node from before the tape that the pass has used up: " + o.node->name());
     const auto* of_region = dynamic_cast<RegionNode*>(o.node.get());
-    if (of_region != nullptr && of_region->region()->micro_batch() == 1) throw CannotConvert("one row of the batch does not fit, or what ran out is outside the split part of the step.");
+    if (of_region != nullptr && of_region->region()->micro_batch() == 1) throw CannotConvert(kOneRowDoesNotFit);
     throw CannotConvert("the backward pass of an earlier part of the step, which this part hangs on, is done and its graph is freed.");
   }
   hooks_.check(runs_again, past_);
