@@ -95,7 +95,7 @@ class Inference {
     mark_descendants(op, first);
     if (is_gradient(op.op) && differentiates_unsplit(op)) return leave_drawn(op);
     if (first != kNoTapeValue && is_seed(plan_, first)) return true;  // made from another seed, and taken as it is
-    if (!reads_split(plan_, op)) return op.in_place || !drew(op) || leave_drawn(op);
+    if (!reads_split(plan_, op)) return !drew(op) || (op.in_place ? leave_written(first) : leave_drawn(op));
     return place_results(op, first);
   }
 
@@ -107,10 +107,7 @@ class Inference {
     if (op.in_place && masks_.asked_of_split()) way = Way::kWhole;
     if (op.in_place && first != kNoTapeValue) {
       const bool kept = way == Way::kJoin || (way == Way::kStage && view_instead(op.op).has_value());
-      if (!kept && !tape_.values()[first].differentiable()) {
-        whole_.insert(tape_.values()[first].group);
-        return false;
-      }
+      if (!kept && (drew(op) || !tape_.values()[first].differentiable())) return leave_written(first);
       if (!kept) way = Way::kWhole;
     }
     const bool drawn_whole = way == Way::kWhole && !op.in_place && drew(op);
@@ -152,7 +149,12 @@ class Inference {
   bool take_as_it_is(const TapeOp& op, TapeValueId first) {
     if (descends(op) && keep_graph(op)) return false;
     if (!op.in_place || first == kNoTapeValue || !plan_.descends[op.refs[0].value]) return true;
-    whole_.insert(tape_.values()[first].group);
+    return leave_written(first);
+  }
+
+  // What was written to in place, all names of it.
+  bool leave_written(TapeValueId v) {
+    whole_.insert(tape_.values()[v].group);
     return false;
   }
 
