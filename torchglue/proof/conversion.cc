@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -51,16 +52,25 @@ double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
 
 constexpr double kRoundings = 8;
 
-// A difference that is no more than roundings of what it is a difference of.
+// Operators that give a difference of what they read, or its square.
+bool is_difference(std::string_view name, bool& squared) {
+  constexpr std::string_view kDifferences[] = {"aten::add", "aten::add_", "aten::rsub", "aten::sub", "aten::sub_", "aten::mean", "aten::std_mean", "aten::var_mean", "aten::l1_loss", "aten::pairwise_distance"};
+  constexpr std::string_view kSquares[] = {"aten::huber_loss", "aten::mse_loss", "aten::smooth_l1_loss"};
+  squared = std::find(std::begin(kSquares), std::end(kSquares), name) != std::end(kSquares);
+  return squared || std::find(std::begin(kDifferences), std::end(kDifferences), name) != std::end(kDifferences);
+}
+
+// A difference that is no more than roundings of what it is a difference of. So is the mean of what a norm has made.
 bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
-  constexpr std::string_view kSubtract[] = {"aten::add", "aten::add_", "aten::rsub", "aten::sub", "aten::sub_"};
-  if (std::find(std::begin(kSubtract), std::end(kSubtract), op.op.schema().name()) == std::end(kSubtract)) return false;
-  const double left = largest(result);
-  return left > 0 && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
+  bool squared = false;
+  if (!is_difference(op.op.schema().name(), squared)) return false;
+  const double left = squared ? std::sqrt(largest(result)) : largest(result);
+  return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const at::Tensor t = tape.values()[ref.value].lock();
     if (!has_entries(t)) return false;
     const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounding(result.scalar_type(), result.device().type()));
-    return left <= kRoundings * unit * largest(t);
+    const double from = largest(t);
+    return from > 0 && left <= kRoundings * unit * from;
   });
 }
 

@@ -120,8 +120,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void attach_gradient(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch. `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
   bool may_write(ValueId value, bool keeps_data = false) const {
-    const Group& group = groups_[values_[value].group];
-    return (keeps_data || !group.materialised) && !group.uncertain;
+    return (keeps_data || !groups_[values_[value].group].materialised) && !groups_[values_[value].group].uncertain;
   }
   bool shares_memory(ValueId value) const;  // with another value
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write. `with_graph`: what is written has one.
@@ -204,7 +203,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // An in-place write to `storage` is about to happen.
   void before_write(const c10::StorageImpl* storage);
   bool captures_storage(const c10::StorageImpl* storage) const;
-  // Whether it reads the memory when it runs, or has put a value there that the program holds.
+  // Whether it reads the memory when it runs, or has put a value there that the program holds, or that operators read.
   bool concerns_storage(const c10::StorageImpl* storage) const;
   // Whether the tensor shares memory with a value that has its memory, and versions with none such: an alias by `.data`.
   bool is_behind(const at::Tensor& tensor) const;
@@ -302,6 +301,7 @@ class Region : public std::enable_shared_from_this<Region> {
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
   void check_captures(const Schedule& plan) const;
+  bool is_read_there(const c10::StorageImpl* storage) const;
   // Of a backward pass.
   void check_moved(const Schedule& plan) const;
 

@@ -38,10 +38,23 @@ bool Region::captures_storage(const c10::StorageImpl* storage) const {
 }
 
 bool Region::concerns_storage(const c10::StorageImpl* storage) const {
-  return captures_storage(storage) || std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
-           const Group& group = groups_[value.group];
-           return group.materialised && (group.filled == storage || (value.impl != nullptr && value.impl->unsafe_storage().unsafeGetStorageImpl() == storage));
+  return captures_storage(storage) || is_read_there(storage) || std::any_of(values_.begin(), values_.end(), [&](const Value& value) {
+           if (value.impl == nullptr || !groups_[value.group].materialised) return false;
+           return groups_[value.group].filled == storage || value.impl->unsafe_storage().unsafeGetStorageImpl() == storage;
          });
+}
+
+// By an operator, or by its backward pass. An LSTM writes its gates to parts of a sum that nothing reads but those.
+bool Region::is_read_there(const c10::StorageImpl* storage) const {
+  const auto lies_there = [&](ValueId id) { return id != kNoValue && groups_[values_[id].group].materialised && groups_[values_[id].group].filled == storage; };
+  return std::any_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) {
+    if (may_save_result(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), lies_there)) return true;
+    for (size_t a = in.in_place && !may_save_operands(in.op.schema()) ? 1 : 0; a < in.arguments.size(); ++a) {
+      const auto& operands = in.arguments[a].operands;
+      if (std::any_of(operands.begin(), operands.end(), [&](const Operand& o) { return o.kind == Operand::Kind::kValue && lies_there(o.id); })) return true;
+    }
+    return false;
+  });
 }
 
 bool Region::is_behind(const at::Tensor& tensor) const {
