@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <optional>
+#include <vector>
 
 #include "torchglue/base/followed.h"
 #include "torchglue/base/seen_in_step.h"
@@ -49,11 +50,19 @@ const char* reason_to_stay_out(c10::DispatchKeySet keys, at::ArrayRef<c10::IValu
   return any_of_python(arguments) ? "it happened in a tensor subclass (__torch_dispatch__), which gives operators another meaning." : nullptr;
 }
 
+// What the call writes to and counts no version up for: the running statistics of a norm, or what a fused optimizer updates.
+std::vector<at::Tensor> written_silently(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  if (op_traits(op).silent_effect) return running_statistics(op.schema(), arguments);
+  std::vector<at::Tensor> written;
+  if (op_traits(op).fused) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { written.push_back(t); });
+  return written;
+}
+
 void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Session& s = session();
   if (raw_memory().is_fresh()) raw_memory().look();
   std::optional<SilentWrite> silent;
-  if (raw_memory().any() && op_traits(op).silent_effect) silent.emplace(running_statistics(op.schema(), torch::jit::last(*stack, op.schema().arguments().size())));
+  if (raw_memory().any()) silent.emplace(written_silently(op, torch::jit::last(*stack, op.schema().arguments().size())));
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   std::optional<InCheckpoint> in_checkpoint;
   if (InCheckpoint::begins()) in_checkpoint.emplace();

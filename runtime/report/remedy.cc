@@ -56,7 +56,7 @@ constexpr Remedy kRemedies[] = {
      "look at the operator that is named: what it makes does not depend on the batch, or is made by code that is never split; a smaller batch, or more memory"},
     {"that the split part of the step did not make",
      "call backward on the loss of the step itself"},
-    {"hook on a parameter",
+    {"hook on a parameter, or on another leaf",
      "KOILA_MODE=lazy, which sizes a step before it runs, so that the backward pass does not run out half way"},
     {"have their gradients already",
      "KOILA_MODE=lazy, which sizes a step before it runs, so that the backward pass does not run out half way"},

@@ -17,7 +17,7 @@ from precision import AUTOCAST, FLOAT32, FLOAT64  # noqa: E402
 from program import Script  # noqa: E402
 from verdict import Setting  # noqa: E402
 
-ENVIRONMENTS = ({"KOILA_LADDER": "0,1"}, {"KOILA_LADDER": "1"}, {}, {"KOILA_MODE": "lazy"}, {"KOILA_MICROBATCH": "1"}, {"KOILA_FUZZ_FREE": "1"})
+ENVIRONMENTS = ({"KOILA_LADDER": "0,1"}, {"KOILA_LADDER": "1"}, {}, {"KOILA_MODE": "lazy"}, {"KOILA_MODE": "lazy", "KOILA_MICROBATCH": "9"}, {"KOILA_MICROBATCH": "1"}, {"KOILA_FUZZ_FREE": "1"})
 SIMULATED = HERE.parent.parent / ".cache" / "c10_cuda" / "libc10_cuda.so"
 SCRIPTS = sorted((HERE / "corpus").glob("*.py"))
 

@@ -56,7 +56,7 @@ class RawMemory {
 
 RawMemory& raw_memory();
 
-// While running statistics are updated, for which no version is counted up: what the program wrote before is found, what is written now is not its doing.
+// While an operator writes (to running statistics, say) and counts no version up: what the program wrote before is found, what is written now is not its doing.
 class SilentWrite {
  public:
   explicit SilentWrite(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {

@@ -183,9 +183,9 @@ bool InterruptedPass::served(const Leaf& leaf) {
     if (*leaf.reached) throw CannotConvert("some parameters have their gradients already, and which cannot be told: they are views of one buffer.");
     return false;
   }
-  if (leaf.finished && *leaf.reached && !*leaf.finished) throw CannotConvert("a hook on a parameter ran out of memory, and may have done part of its work.");
+  if (leaf.finished && *leaf.reached && !*leaf.finished) throw CannotConvert("a hook on a parameter, or on another leaf, ran out of memory, and may have done part of its work.");
   const bool is_served = changed(leaf);
-  if (!is_served && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter has seen its gradient already, and may have used it.");
+  if (!is_served && leaf.reached && *leaf.reached) throw CannotConvert("a hook on a parameter, or on another leaf, has seen its gradient already, and may have used it.");
   return is_served;
 }
 
