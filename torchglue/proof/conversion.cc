@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
@@ -52,25 +53,52 @@ double largest(const at::Tensor& t) { return t.abs().max().item<double>(); }
 
 constexpr double kRoundings = 8;
 
-// Operators that give a difference of what they read, or its square.
-bool is_difference(std::string_view name, bool& squared) {
-  constexpr std::string_view kDifferences[] = {"aten::add", "aten::add_", "aten::rsub", "aten::sub", "aten::sub_", "aten::mean", "aten::std_mean", "aten::var_mean", "aten::l1_loss", "aten::pairwise_distance"};
-  constexpr std::string_view kSquares[] = {"aten::huber_loss", "aten::mse_loss", "aten::smooth_l1_loss"};
-  squared = std::find(std::begin(kSquares), std::end(kSquares), name) != std::end(kSquares);
-  return squared || std::find(std::begin(kDifferences), std::end(kDifferences), name) != std::end(kDifferences);
+// Operators that give a difference of what they read, and what is made of it.
+struct Difference {
+  enum class Of : uint8_t { kTwo, kMany, kSquared, kRoot };  // two entries; as many as there are for each of the result; its square; the root of a difference of squares
+  std::string_view name;
+  Of of;
+};
+constexpr Difference kDifferences[] = {
+    {"aten::add", Difference::Of::kTwo},
+    {"aten::add_", Difference::Of::kTwo},
+    {"aten::cdist", Difference::Of::kRoot},
+    {"aten::huber_loss", Difference::Of::kSquared},
+    {"aten::l1_loss", Difference::Of::kTwo},
+    {"aten::mean", Difference::Of::kTwo},
+    {"aten::mse_loss", Difference::Of::kSquared},
+    {"aten::nansum", Difference::Of::kMany},
+    {"aten::rsub", Difference::Of::kTwo},
+    {"aten::smooth_l1_loss", Difference::Of::kSquared},
+    {"aten::std_mean", Difference::Of::kTwo},
+    {"aten::sub", Difference::Of::kTwo},
+    {"aten::sub_", Difference::Of::kTwo},
+    {"aten::sum", Difference::Of::kMany},
+    {"aten::var_mean", Difference::Of::kTwo},
+};
+
+// The difference, in units of the largest entry that it is one of.
+double share_of(Difference::Of of, double left, double largest, double entries) {
+  switch (of) {
+    case Difference::Of::kTwo: return left / largest;
+    case Difference::Of::kMany: return left / (largest * std::max(1.0, entries));
+    case Difference::Of::kSquared: return std::sqrt(left) / largest;
+    case Difference::Of::kRoot: return (left / largest) * (left / largest);
+  }
+  return 1;
 }
 
 // A difference that is no more than roundings of what it is a difference of. So is the mean of what a norm has made.
 bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
-  bool squared = false;
-  if (!is_difference(op.op.schema().name(), squared)) return false;
-  const double left = squared ? std::sqrt(largest(result)) : largest(result);
+  const auto known = std::find_if(std::begin(kDifferences), std::end(kDifferences), [&](const Difference& d) { return d.name == op.op.schema().name(); });
+  if (known == std::end(kDifferences)) return false;
+  const double left = largest(result);
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const at::Tensor t = tape.values()[ref.value].lock();
     if (!has_entries(t)) return false;
     const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounding(result.scalar_type(), result.device().type()));
-    const double from = largest(t);
-    return from > 0 && left <= kRoundings * unit * from;
+    const double from = largest(t), entries = static_cast<double>(t.numel()) / static_cast<double>(result.numel());
+    return from > 0 && share_of(known->of, left, from, entries) <= kRoundings * unit;
   });
 }
 
