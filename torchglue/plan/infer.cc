@@ -95,7 +95,7 @@ class Inference {
     mark_descendants(op, first);
     if (is_gradient(op.op) && differentiates_unsplit(op)) return leave_drawn(op);
     if (first != kNoTapeValue && is_seed(plan_, first)) return true;  // made from another seed, and taken as it is
-    if (!reads_split(plan_, op)) return !drew(op) || (op.in_place ? leave_written(first) : leave_drawn(op));
+    if (!reads_split(plan_, op)) return !drew(op) || (op.in_place && first != kNoTapeValue ? leave_written(first) : leave_drawn(op));
     return place_results(op, first);
   }
 
