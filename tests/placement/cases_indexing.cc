@@ -1,8 +1,16 @@
 #include "tests/placement/cases.h"
+#include "torchglue/placement/packed_rows.h"
 
 namespace koila::cases {
 
 namespace {
+
+// One entry for each row, which have these places.
+Operand in_order(Sizes sizes, std::vector<int64_t> places) {
+  Operand o = replicate(std::move(sizes));
+  o.placement = Placement::shard(0, std::make_shared<const Ragged>(rows_at(std::move(places))));
+  return o;
+}
 
 void by_dimension(std::vector<Case>& cases) {
   const auto index = [](const Sizes& sizes) { return replicate(sizes, Fill::kIndex); };
@@ -23,6 +31,8 @@ void by_dimension(std::vector<Case>& cases) {
     {"aten::index_select", {shard({B, 3}), 1, index({4})}, kLocal, S(0)},
     {"aten::index_select", {shard({B, 3}), 0, index({4})}, kLocal, R(0)},  // rows, by where it points
     {"aten::index_select", {shard({3, B}, 1), 1, with_values({4, 0, 4, 2})}, kLocal, R(1)},
+    {"aten::index_select", {in_order({B, 3}, {1, 4, 3, 2, 0}), 0, with_values({4, 0, 3, 2, 1})}, kLocal, R(0)},
+    {"aten::index_select", {in_order({B, 3}, {1, 4, 3, 2, 0}), 0, with_values({1, 4, 3, 2, 0})}, kLocal, S(0)},  // back
     {"aten::index_select", {shard({2 * B, 3}, 0, 1, 2), 0, with_values({9, 0, 3, 4, 1, 1})}, kLocal, R(0)},
     {"aten::index_select", {shard({B, 3}), 0, with_values({0, 1, 2, 3, 4})}, kLocal, S(0)},        // as many from each row, in their order
     {"aten::index_select", {shard({B, 3}), 0, with_values({4, 1, 2, 3, 0})}, kNo},                 // the batch in another order

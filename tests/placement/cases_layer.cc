@@ -1,4 +1,5 @@
 #include "tests/placement/cases.h"
+#include "torchglue/placement/packed_rows.h"
 
 namespace koila::cases {
 
@@ -206,6 +207,47 @@ void recurrent(std::vector<Case>& cases) {
   }
 }
 
+// 2 layers of 2 from 3, one direction.
+List packed_weights(int64_t gates) {
+  List all;
+  for (const int64_t in : {3, 2}) {
+    for (const Sizes& sizes : {Sizes{gates * 2, in}, Sizes{gates * 2, 2}, Sizes{gates * 2}, Sizes{gates * 2}}) all.push_back(replicate(sizes));
+  }
+  return all;
+}
+
+// Rows of 4, 3, 3, 1 and 1 steps, which have `places` in each step.
+void packed(std::vector<Case>& cases, const std::vector<int64_t>& places) {
+  const bool f = false, t = true;
+  const std::vector<int64_t> lengths{4, 3, 3, 1, 1}, steps{5, 3, 3, 1};
+  const auto data = [&](int64_t features) {
+    Operand o = replicate({12, features});
+    o.placement = Placement::shard(0, std::make_shared<const Ragged>(*packed_rows(steps, places)));
+    return o;
+  };
+  const Ragged rows = rows_at(places);
+  const auto by_row = [&](Sizes sizes, int64_t dim) {
+    Operand o = shard(std::move(sizes), dim);
+    if (!rows.order.empty()) o.placement = Placement::shard(dim, std::make_shared<const Ragged>(rows));
+    return o;
+  };
+  const auto out = [&](int64_t dim) { return rows.order.empty() ? S(dim) : R(dim); };
+  cases.insert(cases.end(), {
+    {"aten::_pack_padded_sequence", {by_row({4, B, 3}, 1), with_values(lengths), f}, kLocal, R(0)},
+    {"aten::_pack_padded_sequence", {by_row({B, 4, 3}, 0), with_values(lengths), t}, kLocal, R(0)},
+    {"aten::_pack_padded_sequence", {shard({B, B, 3}, 0), with_values(lengths), f}, kNo},  // by the step
+    {"aten::_pad_packed_sequence", {data(3), with_values(steps), f, 0.0, -1}, kLocal, out(1)},
+    {"aten::_pad_packed_sequence", {data(3), with_values(steps), t, 7.0, 6}, kLocal, out(0)},
+    {"aten::_pad_packed_sequence", {data(3), with_values({5, 4, 2, 1}), t, 0.0, -1}, kNo},  // of another sequence
+    {"aten::lstm.data", {data(3), with_values(steps), List{replicate({2, B, 2}), replicate({2, B, 2})}, packed_weights(4), t, 2, 0.0, t, f}, kLocal, R(0)},
+  });
+  for (const auto& [op, gates] : {std::pair("aten::gru.data", 3), std::pair("aten::rnn_tanh.data", 1), std::pair("aten::rnn_relu.data", 1)}) {
+    cases.push_back({op, {data(3), with_values(steps), replicate({2, B, 2}), packed_weights(gates), t, 2, 0.0, t, f}, kLocal, R(0)});
+    cases.push_back({op, {data(3), with_values(steps), by_row({2, B, 2}, 1), packed_weights(gates), t, 2, 0.0, t, f}, kLocal, R(0)});
+  }
+  cases.push_back({"aten::gru.data", {data(3), with_values(steps), replicate({2, B, 2}), packed_weights(3), t, 2, 0.5, t, f}, kLocal, R(0), {}, /*random=*/true});
+}
+
 void random(std::vector<Case>& cases) {
   const auto draw = [&](const char* op, std::vector<Argument> args, Fill fill = Fill::kNormal) {
     args.insert(args.begin(), shard({B, 2, 3}, fill));
@@ -260,6 +302,8 @@ std::vector<Case> layer_cases() {
   fused_attention(cases);
   embeddings(cases);
   recurrent(cases);
+  packed(cases, {0, 1, 2, 3, 4});
+  packed(cases, {3, 0, 4, 1, 2});
   random(cases);
   return cases;
 }

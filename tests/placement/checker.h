@@ -37,6 +37,7 @@ struct Options {
   int64_t batch = 5;
   bool random = false;     // compare shapes and dtypes only
   bool gradients = true;
+  bool index_sorts = false;  // an index is the order that a sort has found
   double tolerance = 1e-9;  // of doubles, relative to the largest entry; floats get 1e-5
 };
 

@@ -59,6 +59,19 @@ TEST_P(Conformance, EqualsTheFullBatch) {
   }
 }
 
+// Rows in the order of their lengths stay the rows that they are; in any other order they are a batch of their own.
+TEST(Indices, RowsInTheOrderOfASortStayTheirs) {
+  const Case c{"aten::index_select", {shard({3, B}, 1), 1, with_values({4, 0, 3, 2, 1})}, kLocal, R(1)};
+  conformance::Options options;
+  options.batch = B;
+  EXPECT_EQ(conformance::check(call_of(c), options).verdict, Verdict::kNo);
+  options.index_sorts = true;
+  const conformance::Outcome outcome = conformance::check(call_of(c), options);
+  EXPECT_EQ(outcome.verdict, Verdict::kLocal);
+  EXPECT_EQ(to_string(outcome.outputs.at(0)), to_string(c.output));
+  for (const std::string& error : outcome.errors) ADD_FAILURE() << error;
+}
+
 // The machinery asks the same entry for `add_`, and the written argument keeps its placement.
 const Operand* written(const Case& c) { return c.args.empty() ? nullptr : std::get_if<Operand>(&c.args[0]); }
 

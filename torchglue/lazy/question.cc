@@ -10,6 +10,7 @@
 #include "torchglue/lazy/writes.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/step/session.h"
@@ -96,6 +97,17 @@ std::shared_ptr<const Ragged> MasksOfCall::rows_of(OpCall::ArgRef ref, int64_t d
   const at::Tensor index = read(ref);
   return index.defined() ? session().masks.rows_of(index, dim, entries, batch_) : nullptr;
 }
+
+bool MasksOfCall::sorts(OpCall::ArgRef ref) {
+  const at::Tensor index = read(ref);
+  return index.defined() && sorts_numbers(session().tape, session().tape.find(index.unsafeGetTensorImpl()));
+}
+
+bool MasksOfCall::is_constant(OpCall::ArgRef ref) {
+  return std::any_of(q_.split.begin(), q_.split.end(), [&](const SplitArgument& a) { return a.at == ref && a.region != nullptr && a.region->is_constant(a.value); });
+}
+
+std::shared_ptr<const Ragged> MasksOfCall::remember(Ragged&& rows) { return session().masks.remembered(std::move(rows)); }
 
 OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q, MasksOfCall& masks) {
   OpCall call(op.schema(), region.batch());

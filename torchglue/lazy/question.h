@@ -5,8 +5,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "torchglue/placement/masks.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/region/region.h"
@@ -43,6 +46,10 @@ class MasksOfCall final : public OpCall::RowCounter {
 
   std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t) override;
   std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) override;
+  std::optional<std::vector<int64_t>> numbers_of(OpCall::ArgRef ref) override { return numbers_in(read(ref)); }
+  bool sorts(OpCall::ArgRef index) override;
+  bool is_constant(OpCall::ArgRef ref) override;
+  std::shared_ptr<const Ragged> remember(Ragged&& rows) override;
 
  private:
   // Undefined where it has no value yet.

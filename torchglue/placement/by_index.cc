@@ -1,6 +1,9 @@
 #include "torchglue/placement/by_index.h"
 
 #include <utility>
+#include <vector>
+
+#include "torchglue/placement/packed_rows.h"
 
 namespace koila {
 
@@ -17,6 +20,22 @@ std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, 
   Placement counted = picked;
   counted.counts = picked_from.inner;
   return call.require(index, counted) ? std::optional(picked) : std::nullopt;
+}
+
+std::optional<Placement> rows_in_order(OpCall& call, ArgRef index, const Placement& picked_from) {
+  const TensorSpec& t = spec(call, index);
+  if (!t.placement.is_replicate() || t.dim() != 1 || t.sizes[0] != call.batch() || (!picked_from.ragged && !call.sorts(index))) return std::nullopt;
+  const auto before = places_of_rows(picked_from, call.batch());
+  const auto numbers = before ? call.numbers_of(index) : std::nullopt;
+  if (!numbers || !is_order(*numbers)) return std::nullopt;
+  std::vector<int64_t> place_of(numbers->size()), places;
+  for (size_t i = 0; i < numbers->size(); ++i) place_of[static_cast<size_t>((*numbers)[i])] = static_cast<int64_t>(i);
+  for (const int64_t place : *before) places.push_back(place_of[static_cast<size_t>(place)]);
+  Ragged rows = rows_at(std::move(places));
+  const Placement picked = rows.order.empty() ? Placement::shard(0) : Placement::shard(0, call.remember(std::move(rows)));
+  Placement ranked = picked;
+  ranked.counts = Placement::kRanks;
+  return call.require(index, ranked) ? std::optional(picked) : std::nullopt;
 }
 
 bool adds_up(OpCall& call) {

@@ -17,6 +17,10 @@ namespace koila {
 // The part of `index`, whose dimension `dim` runs along what is picked; nullopt: its values are not known, or nothing is known of them.
 std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, const Placement& picked_from);
 
+// An index that names each entry along `picked_from`'s dimension once, where one belongs to each row: the rows in another order, which is theirs again where it undoes one. The index is taken
+// by the rows. Only for what is to go back into its order (Note [Packed rows]): where the rows stay in theirs, an index that sorts.
+std::optional<Placement> rows_in_order(OpCall& call, ArgRef index, const Placement& picked_from);
+
 // What every row adds to places of its own in one result that is not split comes to a sum over the rows. `self`, which it is added to, is such a sum, or is counted once.
 // 16 bits: the sum of micro-batches is in single precision, and these operators take operands of one type.
 bool adds_up(OpCall& call);

@@ -25,6 +25,11 @@ int created_sizes_argument(const c10::FunctionSchema& schema) {
   return creator == std::end(kCreators) ? -1 : creator->sizes;
 }
 
+bool makes_constant(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return created_sizes_argument(schema) >= 0 && name != "aten::repeat" && !name.ends_with("empty");
+}
+
 bool create_sum(OpCall& call) {
   if (call.schema().name() != "aten::zeros" && call.schema().name() != "aten::new_zeros") return false;
   call.output(0, Placement::partial());

@@ -17,6 +17,9 @@ int created_sizes_argument(const c10::FunctionSchema& schema);
 // anything: they say of which type it is.
 bool create_sum(OpCall& call);
 
+// Whether all entries of what it makes are the same number.
+bool makes_constant(const c10::FunctionSchema& schema);
+
 // Answers the call, all of whose tensors are Replicate, with its first dimension of `call.batch()` entries split.
 // False: it has none, or the rows are not alike along it.
 bool create_split(OpCall& call);

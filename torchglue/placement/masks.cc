@@ -55,6 +55,15 @@ std::shared_ptr<const Ragged> Masks::rows_of(const at::Tensor& index, int64_t di
   return remembered(std::move(rows));
 }
 
+std::optional<std::vector<int64_t>> numbers_in(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.scalar_type() != at::kLong || tensor.dim() != 1) return std::nullopt;
+  const NoInterceptGuard no_intercept;
+  const at::NoGradGuard no_grad;
+  const at::Tensor numbers = tensor.to(at::kCPU).contiguous();
+  const int64_t* first = numbers.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(first, first + numbers.numel());
+}
+
 std::shared_ptr<const Ragged> Masks::remembered(Ragged&& rows) {
   constexpr size_t kRemembered = 16;
   const auto known = std::find_if(latest_.begin(), latest_.end(), [&](const auto& other) { return other->first == rows.first && other->order == rows.order; });

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "torchglue/placement/placement.h"
 
@@ -21,11 +23,14 @@ class Masks {
   // row. Null where it is not, or counts from the end; and where it picks as
   // many as there are, in another order, since the batch in another order is a batch again, and what rules do not know a ragged split will take it. Reads it, too.
   std::shared_ptr<const Ragged> rows_of(const at::Tensor& index, int64_t dim, int64_t entries, int64_t batch);
+  std::shared_ptr<const Ragged> remembered(Ragged&& rows);
 
  private:
-  std::shared_ptr<const Ragged> remembered(Ragged&& rows);
 
   std::deque<std::shared_ptr<const Ragged>> latest_;
 };
+
+// The numbers of an int64 tensor of one dimension; nothing of any other. Reads them, which waits for their device.
+std::optional<std::vector<int64_t>> numbers_in(const at::Tensor& tensor);
 
 }  // namespace koila

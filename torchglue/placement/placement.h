@@ -37,6 +37,9 @@ struct Placement {
   std::shared_ptr<const Ragged> ragged;  // Shard only; null: every row has as many entries
   // Shard only, of an index: its numbers count entries of a dimension that has so many for each row of the batch, and a micro-batch counts from its own first row. 0: they do not.
   int64_t counts = 0;
+  // In place of a number of entries. The index names each entry of a dimension once, and a micro-batch counts among those that it has; the tensor says how many rows each step of a packed
+  // sequence has that is split as `ragged` says, see Note [Packed rows].
+  static constexpr int64_t kRanks = -1, kSteps = -2;
 
   static Placement replicate() { return {}; }
   static Placement shard(int64_t dim, int64_t outer = 1, int64_t inner = 1) {

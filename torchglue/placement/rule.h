@@ -78,6 +78,14 @@ class OpCall {
     // The entries of an index into a dimension with `entries` for each row of the batch, by the row that they count in; the index runs along its dimension `dim`.
     // Null where its value is not known, or it is better taken as it is: see Masks::rows_of().
     virtual std::shared_ptr<const Ragged> rows_of(ArgRef index, int64_t dim, int64_t entries) = 0;
+    // The whole numbers (int64) of an argument of one dimension; nothing where its value is not known.
+    virtual std::optional<std::vector<int64_t>> numbers_of(ArgRef) = 0;
+    // Whether an index is the order that a sort found of whole numbers: of lengths, before rows are packed (torch.nn.utils.rnn).
+    virtual bool sorts(ArgRef index) = 0;
+    // Whether a split argument is a constant that was made for the batch, with the same entries for all rows: they are in any order.
+    virtual bool is_constant(ArgRef) = 0;
+    // Two splits alike are one: such placements compare equal.
+    virtual std::shared_ptr<const Ragged> remember(Ragged&&) = 0;
 
    protected:
     ~RowCounter() = default;
@@ -103,6 +111,10 @@ class OpCall {
   // As the counter says; null without one. It has to live as long as rules are asked about this call, or about a copy.
   std::shared_ptr<const Ragged> rows_under(ArgRef mask, int64_t picked_dim) const { return counter_ != nullptr ? counter_->rows_under(mask, picked_dim) : nullptr; }
   std::shared_ptr<const Ragged> rows_of(ArgRef index, int64_t dim, int64_t entries) const { return counter_ != nullptr ? counter_->rows_of(index, dim, entries) : nullptr; }
+  std::optional<std::vector<int64_t>> numbers_of(ArgRef ref) const { return counter_ != nullptr ? counter_->numbers_of(ref) : std::nullopt; }
+  bool sorts(ArgRef index) const { return counter_ != nullptr && counter_->sorts(index); }
+  bool is_constant(ArgRef ref) const { return counter_ != nullptr && counter_->is_constant(ref); }
+  std::shared_ptr<const Ragged> remember(Ragged&& rows) const { return counter_ != nullptr ? counter_->remember(std::move(rows)) : std::make_shared<const Ragged>(std::move(rows)); }
   void set_counter(RowCounter& counter) { counter_ = &counter; }
   // The first sharded or partial tensor argument, in schema order; null when there is none.
   const TensorSpec* first_split() const;
@@ -111,6 +123,8 @@ class OpCall {
   // The argument is to be seen under this placement. True when it already is, or when it is Replicate and can be sliced so
   // (its size along dim is outer*B*inner). False: the rule must answer kNo. An undefined tensor is anything.
   bool require(ArgRef arg, const Placement& wanted);
+  // The argument, a tensor that is the same for all, says how many rows each step of packed data has that are split so, and a micro-batch has its own: see Note [Packed rows].
+  void count_steps(ArgRef arg, std::shared_ptr<const Ragged> data) { slices_.push_back({arg, {Placement::Kind::kShard, 0, 1, 1, std::move(data), Placement::kSteps}}); }
   // The literal (element `element` of an int-list argument, or an int argument with element -1) becomes rows * factor.
   void scale_literal(int arg, int element, int64_t factor);
   // The int-list argument has `inner` elements for each row: a micro-batch has those of its own rows.
@@ -133,7 +147,9 @@ class OpCall {
   void set_whole(std::vector<ArgRef> whole) { whole_ = std::move(whole); }
   // Output i says nothing of rows: a number that is the same whichever rows the call has, or memory that only the call's own backward pass reads (the state of a generator that
   // nothing was drawn from). The program gets micro-batch 0's.
-  void leave_aside(int i) { aside_.push_back(i); }
+  void leave_aside(int i) { aside_.push_back({i, std::nullopt}); }
+  // Output i is these numbers (int64, on the CPU) at the full batch, and no sum or part of what micro-batches give.
+  void give_whole(int i, std::vector<int64_t> numbers) { aside_.push_back({i, std::move(numbers)}); }
   // Takes everything back.
   void clear_answer();
 
@@ -141,6 +157,7 @@ class OpCall {
   struct Instead { std::string name, overload; std::vector<c10::IValue> more; };
   static constexpr int kWhole = -1, kElementsOfRows = -2;  // in place of an element: see scale_literal(), slice_literal()
   struct Literal { int arg; int element; int64_t factor; };
+  struct Aside { int output; std::optional<std::vector<int64_t>> numbers; };
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<Literal>& literals() const { return literals_; }
   const std::vector<std::pair<int, c10::IValue>>& replaced() const { return replaced_; }
@@ -151,7 +168,11 @@ class OpCall {
   const std::optional<Instead>& instead() const { return instead_; }
   const std::vector<ArgRef>& whole() const { return whole_; }
   bool is_whole(ArgRef arg) const { return std::find(whole_.begin(), whole_.end(), arg) != whole_.end(); }
-  bool is_aside(int output) const { return std::find(aside_.begin(), aside_.end(), output) != aside_.end(); }
+  // Null where it is not left aside.
+  const Aside* aside(int output) const {
+    const auto found = std::find_if(aside_.begin(), aside_.end(), [&](const Aside& a) { return a.output == output; });
+    return found == aside_.end() ? nullptr : &*found;
+  }
   bool outputs_scaled_by_rows() const { return scale_outputs_by_rows_; }
 
  private:
@@ -168,7 +189,7 @@ class OpCall {
   Denominator denominator_;
   std::optional<Instead> instead_;
   std::vector<ArgRef> whole_;
-  std::vector<int> aside_;
+  std::vector<Aside> aside_;
   bool scale_outputs_by_rows_ = false;
 };
 

@@ -235,7 +235,7 @@ class Inference {
   void look_at_the_call_in_flight() {
     const TapeOp* pending = tape_.pending();
     if (pending == nullptr || !reads_split(plan_, *pending)) return;
-    OpCall call = call_on_tape(tape_, *pending, batch_, [&](TapeValueId v) { return plan_.placements[v]; });
+    OpCall call = call_of(*pending);
     Context context{op_traits(pending->op)};
     context.draws_whole = tape_.draws_whole(*pending);
     context.free_to_write = true;  // the interceptor will see

@@ -75,6 +75,23 @@ bool Gone::find_out(TapeValueId v, uint32_t version, int depth) {
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return !is_dropped(op, ref) && (*this)(ref.value, ref.version, depth + 1); });
 }
 
+bool sorts_numbers(const Tape& tape, TapeValueId v) {
+  while (v != kNoTapeValue && !tape.values()[v].is_capture()) {
+    const TapeOp& op = tape.ops()[tape.values()[v].producer];
+    if (op.refs.empty()) return false;
+    const TapeValueId from = op.refs[0].value;
+    const std::string& name = op.op.schema().name();
+    if (name == "aten::sort" || name == "aten::argsort") return tape.values()[from].sizes.size() == 1 && c10::isIntegralType(tape.values()[from].dtype, /*includeBool=*/false);
+    if (name != "aten::to" && name != "aten::_to_copy") return false;
+    v = from;
+  }
+  return false;
+}
+
+bool orders_back(const Tape& tape, const TapeOp& op) {
+  return op.op.schema().name() == "aten::scatter_" && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.arg == 2 && sorts_numbers(tape, ref.value); });
+}
+
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, OpCall& call) {
   const bool frozen = plan.frozen[static_cast<size_t>(&op - tape.ops().data())] != 0;
   const bool first_on_tape = !op.refs.empty() && op.refs[0].arg == 0;

@@ -26,6 +26,12 @@ bool is_dropped(const TapeOp& op, const TapeRef& ref);
 // Whether the operator, made again by the plan, reads the value whole or sliced, from the step's input or from what is made again outside of the region (rescue/made_again.h).
 bool is_read_as_it_is(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
 
+// Whether it is the order that a sort has found of whole numbers of one dimension, on whatever device.
+bool sorts_numbers(const Tape& tape, TapeValueId value);
+
+// Whether scatter_() has made the inverse of such an order.
+bool orders_back(const Tape& tape, const TapeOp& op);
+
 // Values that are there no more as they were at some version, and that no operator can make again: inputs that were freed or written to, random draws, and what is made
 // from these. As MadeAgain::check() has it (rescue/made_again.h). It is remembered, so nothing may run in between.
 class Gone {

@@ -4,10 +4,15 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "torchglue/placement/creation.h"
 #include "torchglue/placement/masks.h"
+#include "torchglue/placement/packed_rows.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/plan/plan.h"
 #include "torchglue/tape/tape.h"
 
@@ -49,8 +54,30 @@ class PlannedMasks final : public OpCall::RowCounter {
     }
     return rows;
   }
+  std::optional<std::vector<int64_t>> numbers_of(OpCall::ArgRef ref) override {
+    const TapeRef* found = find(ref);
+    if (found == nullptr || !plan_->placements[found->value].is_replicate()) return std::nullopt;
+    const at::Tensor t = tape_.values()[found->value].lock();
+    return t.defined() && version_of(t) == found->version ? numbers_in(t) : lengths_of_packed();
+  }
+  bool sorts(OpCall::ArgRef ref) override {
+    const TapeRef* index = find(ref);
+    return index != nullptr && sorts_numbers(tape_, index->value);
+  }
+  bool is_constant(OpCall::ArgRef ref) override {
+    const TapeRef* found = find(ref);
+    return found != nullptr && is_created(*plan_, found->value) && makes_constant(tape_.ops()[tape_.values()[found->value].producer].op.schema());
+  }
+  std::shared_ptr<const Ragged> remember(Ragged&& rows) override { return masks_.remembered(std::move(rows)); }
 
  private:
+  // The lengths that a call has packed by. The program drops them, sorted as they are; how many rows each step has says the same.
+  std::optional<std::vector<int64_t>> lengths_of_packed() const {
+    const bool packs = op_->op.schema().name() == "aten::_pack_padded_sequence" && op_->outputs.size() == 2 && op_->outputs[1] != kNoTapeValue;
+    const auto steps = packs ? numbers_in(tape_.values()[op_->outputs[1]].lock()) : std::nullopt;
+    return steps ? std::optional(rows_of_steps(*steps)) : std::nullopt;
+  }
+
   const TapeRef* find(OpCall::ArgRef ref) const {
     const auto found = std::find_if(op_->refs.begin(), op_->refs.end(), [&](const TapeRef& r) { return r.arg == ref.arg && (ref.element < 0 || r.element == ref.element); });
     return found == op_->refs.end() ? nullptr : &*found;

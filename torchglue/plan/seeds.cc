@@ -13,6 +13,8 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
+#include "torchglue/placement/masks.h"
+#include "torchglue/placement/packed_rows.h"
 #include "torchglue/plan/decide.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -152,6 +154,41 @@ std::vector<TapeValueId> requiring_grad(const Tape& tape) {
   return found;
 }
 
+// Which rows are packed in which order, and in which they come back: no batch, but an order of one.
+bool is_order_of_rows(const Tape& tape, TapeValueId v) {
+  const TapeValue& value = tape.values()[v];
+  return !value.is_capture() && (sorts_numbers(tape, v) || orders_back(tape, tape.ops()[value.producer]));
+}
+
+// The order that rows have been sorted in, before they were packed for the operator of that number: the last such. pack_padded_sequence() finds its inverse by scatter_().
+std::optional<std::vector<int64_t>> places_before(const Tape& tape, size_t number, int64_t rows) {
+  for (size_t i = number; i-- > 0;) {
+    const TapeOp& op = tape.ops()[i];
+    if (op.op.schema().name() != "aten::scatter_" || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !orders_back(tape, op)) continue;
+    const TapeValue& inverse = tape.values()[op.outputs[0]];
+    if (inverse.sizes != at::IntArrayRef(rows) || !tape.is_current(op.outputs[0])) continue;
+    return numbers_in(inverse.lock());
+  }
+  return std::nullopt;
+}
+
+// What is left of a batch that was packed, once its rows as they were are gone: the data, with a row's entries wherever it has its steps. See Note [Packed rows].
+std::optional<Seed> packed_seed(const Tape& tape, TapeValueId v) {
+  const auto reads = [&](const TapeOp& op) {
+    const auto& arguments = op.op.schema().arguments();
+    return arguments.size() > 1 && arguments[1].name() == "batch_sizes" && op.refs.size() > 1 && op.refs[0].arg == 0 && op.refs[0].value == v && op.refs[1].arg == 1;
+  };
+  const auto found = std::find_if(tape.ops().begin(), tape.ops().end(), reads);
+  const TapeOp* reader = found != tape.ops().end() ? &*found : tape.pending() != nullptr && reads(*tape.pending()) ? tape.pending() : nullptr;
+  const auto steps = reader == nullptr ? std::nullopt : numbers_in(tape.values()[reader->refs[1].value].lock());
+  if (!steps || steps->empty() || (*steps)[0] < 2) return std::nullopt;
+  const auto before = places_before(tape, static_cast<size_t>(found - tape.ops().begin()), (*steps)[0]);
+  auto rows = packed_rows(*steps, before ? *before : places_in_order((*steps)[0]));
+  const auto& sizes = tape.values()[v].sizes;
+  if (!rows || sizes.empty() || rows->first.back() != sizes[0]) return std::nullopt;
+  return Seed{v, Placement::shard(0, std::make_shared<const Ragged>(std::move(*rows)))};
+}
+
 }  // namespace
 
 bool covers_most(const Tape& tape, const Plan& plan) {
@@ -194,13 +231,18 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
       if (!candidate || ((may_be_parameter(value) && asked.count(v) == 0) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
-      if (statistics.count(v) > 0 || is_of_update(v)) continue;
+      if (statistics.count(v) > 0 || is_of_update(v) || is_order_of_rows(tape, v)) continue;
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;
         const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
         const Plan plan = infer_placements(tape, value.sizes[dim], {seed}, wanted.graphs);
         if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, value.sizes[dim], score(plan)});
+      }
+      if (const auto seed = packed_seed(tape, v)) {
+        const auto batch = static_cast<int64_t>(seed->placement.ragged->first.size()) - 1;
+        const Plan plan = infer_placements(tape, batch, {*seed}, wanted.graphs);
+        if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({*seed, batch, score(plan)});
       }
     }
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });

@@ -10,6 +10,7 @@
 #include "runtime/fork_lock.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/oom/events.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/region.h"
 #include "torchglue/step/session.h"
@@ -61,6 +62,14 @@ bool Region::is_fresh_memory(ValueId id) const {
     return makes ? in.makes_fresh_memory() && !in.in_place : std::none_of(in.arguments.begin(), in.arguments.end(), [&](const Argument& a) {
       return std::any_of(a.operands.begin(), a.operands.end(), [&](const Operand& o) { return o.kind == Operand::Kind::kValue && of_group(o.id); });
     });
+  });
+}
+
+bool Region::is_constant(ValueId id) const {
+  const uint32_t group = values_[id].group;
+  return std::all_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) {
+    const auto makes = [&](ValueId v) { return v != kNoValue && values_[v].group == group && (in.in_place || (groups_[group].base == v && !makes_constant(in.op.schema()))); };
+    return std::none_of(in.outputs.begin(), in.outputs.end(), makes);
   });
 }
 

@@ -178,7 +178,7 @@ class Region::Joining {
         const auto elements = results_[r].toListRef();
         for (size_t j = 0; j < elements.size(); ++j) list.push_back(one(elements[j].toTensor(), r, static_cast<int>(j)));
         answers.emplace_back(std::move(list));
-      } else if (call_.answer.is_aside(static_cast<int>(r))) {
+      } else if (call_.answer.aside(static_cast<int>(r)) != nullptr) {
         answers.push_back(results_[r]);
       } else {
         throw RuleMismatch();
@@ -203,9 +203,10 @@ class Region::Joining {
     }
     if (same != nullptr) return hand_back(result, *same);
     if (result.placement.is_replicate()) {
-      if ((local.numel() != 0 && !call_.answer.is_aside(result.number)) || alias != nullptr) throw RuleMismatch();
-      in.outputs.push_back(kNoValue);  // an output that was not asked for
-      return local.detach();
+      const OpCall::Aside* aside = call_.answer.aside(result.number);
+      if ((local.numel() != 0 && aside == nullptr) || alias != nullptr) throw RuleMismatch();
+      in.outputs.push_back(kNoValue);  // an output that was not asked for, or none of the rows'
+      return aside != nullptr && aside->numbers ? at::tensor(*aside->numbers, at::kLong) : local.detach();
     }
     const std::vector<int64_t> sizes = whole_sizes(result);
     if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();

@@ -110,8 +110,7 @@ class Region : public std::enable_shared_from_this<Region> {
 
   // Whether capturing this tensor would close a cycle in the autograd graph (its graph hangs on this region's node).
   bool would_cycle(const at::Tensor& capture) const;
-  // Nothing joins any more.
-  void close();
+  void close();  // nothing joins any more
   // Notes that a seed joins whose first call has this key. False when it belongs to another step: it has joined `times` times already, and nothing of before is waiting for its value (or too much is, see Note [Steps without a backward]).
   bool begin_with(uint64_t key, int times);
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
@@ -125,9 +124,10 @@ class Region : public std::enable_shared_from_this<Region> {
   bool shares_memory(ValueId value) const;  // with another value
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write. `with_graph`: what is written has one.
   void hand_out_group(ValueId value, bool with_graph = false);
-  // The value gets its full value, and its tensor is an ordinary one from now on: a marked one when it is split, unless it is to be `whole`.
+  // Its tensor is an ordinary one from now on, with its full value: a marked one when it is split, unless it is to be `whole`.
   void hand_over(ValueId value, const at::Tensor& tensor, bool whole = false);
   bool is_fresh_memory(ValueId value) const;  // which nobody has read or written to yet
+  bool is_constant(ValueId value) const;      // made for the batch, with the same entries for all rows
   void consume(ValueId value);                // a plain operator's graph now hangs on the value
   // A collective operation is about to write to `storage`, which has its memory: see Note [Collectives].
   void before_exchange(const c10::StorageImpl* storage);

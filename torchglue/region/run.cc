@@ -18,6 +18,7 @@
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
+#include "torchglue/placement/packed_rows.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -44,7 +45,7 @@ at::Tensor unmerged(const at::Tensor& t, const Placement& p, int64_t rows) { ret
 at::Tensor places_of(const Placement& p, Rows rows, at::Device device) { return at::tensor(p.ragged->places(rows.begin, rows.end), at::kLong).to(device); }
 
 // Whether the part that rows own is no view of the full value.
-bool is_copied(const Placement& p) { return p.is_shard() && (p.counts > 0 || (p.ragged ? !p.ragged->order.empty() : p.outer != 1)); }
+bool is_copied(const Placement& p) { return p.is_shard() && (p.counts != 0 || (p.ragged ? !p.ragged->order.empty() : p.outer != 1)); }
 
 // A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
 void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
@@ -58,10 +59,12 @@ void check_promise(const Instruction& in, const Value& value, const at::Tensor& 
 }  // namespace
 
 at::Tensor slice_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows) {
-  if (p.counts > 0) {
+  if (p.counts == Placement::kSteps) return at::tensor(steps_of(*p.ragged, rows.begin, rows.end), full.options());
+  if (p.counts != 0) {
     Placement same = p;
     same.counts = 0;
-    return slice_rows(full, same, batch, rows) - rows.begin * p.counts;
+    const at::Tensor part = slice_rows(full, same, batch, rows);
+    return p.counts == Placement::kRanks ? part.argsort().argsort() : part - rows.begin * p.counts;
   }
   if (p.ragged && !p.ragged->order.empty()) return full.index_select(p.dim, places_of(p, rows, full.device()));
   if (p.ragged) return full.narrow(p.dim, p.ragged->first[rows.begin], p.extent(rows.begin, rows.end));

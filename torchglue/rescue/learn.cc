@@ -45,6 +45,8 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, bool begins_w
     ++times[key];
     found.emplace_back(reader, key, std::move(learned));
   }
+  // How many entries are whose is another matter in the next step.
+  const bool lasts = std::none_of(plan.seeds.begin(), plan.seeds.end(), [](const Seed& seed) { return seed.placement.ragged != nullptr; });
   std::vector<LearnedSeed> seeds;
   if (policy == nullptr) policy = make_policy(plan.batch, tape.values()[plan.seeds[0].value].device);
   for (auto& [reader, key, seed] : found) {
@@ -52,7 +54,7 @@ std::vector<LearnedSeed> learn(const Tape& tape, const Plan& plan, bool begins_w
     seed.op = c10::toString(reader->op.operator_name());
     seed.policy = policy;
     seed.times = times[key];
-    if (!begins_whole) session().signatures.learn(seed);
+    if (!begins_whole && lasts) session().signatures.learn(seed);
     seeds.push_back(std::move(seed));
   }
   return seeds;

@@ -6,8 +6,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "torchglue/placement/masks.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/step/session.h"
 
@@ -25,11 +30,24 @@ class RealMasks final : public OpCall::RowCounter {
     const at::Tensor t = read(index);
     return t.defined() ? session().masks.rows_of(t, dim, entries, batch_) : nullptr;
   }
+  std::optional<std::vector<int64_t>> numbers_of(OpCall::ArgRef ref) override { return numbers_in(read(ref)); }
+  bool sorts(OpCall::ArgRef index) override {
+    const at::Tensor t = read(index);
+    return t.defined() && sorts_numbers(session().tape, session().tape.find(t.unsafeGetTensorImpl()));
+  }
+  bool is_constant(OpCall::ArgRef ref) override {
+    const auto entry = deferred_registry().find(argument(ref).unsafeGetTensorImpl());
+    return entry.region != nullptr && entry.region->is_constant(entry.value);
+  }
+  std::shared_ptr<const Ragged> remember(Ragged&& rows) override { return session().masks.remembered(std::move(rows)); }
 
  private:
-  at::Tensor read(OpCall::ArgRef ref) const {
+  at::Tensor argument(OpCall::ArgRef ref) const {
     const c10::IValue& argument = arguments_[static_cast<size_t>(ref.arg)];
-    const at::Tensor t = ref.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(ref.element)].toTensor();
+    return ref.element < 0 ? argument.toTensor() : argument.toListRef()[static_cast<size_t>(ref.element)].toTensor();
+  }
+  at::Tensor read(OpCall::ArgRef ref) const {
+    const at::Tensor t = argument(ref);
     return deferred_registry().find(t.unsafeGetTensorImpl()).region == nullptr ? t : at::Tensor();
   }
 

@@ -116,7 +116,8 @@ Verdict index_select(OpCall& call) {
     if (self.placement.is_partial()) return local(call, Placement::partial());
     if (!self.placement.is_shard()) return Verdict::kNo;
     if (self.placement.dim != *dim) return local(call, self.placement);
-    const auto picked = rows_by_index(call, {2}, 0, self.placement);
+    auto picked = rows_by_index(call, {2}, 0, self.placement);
+    if (!picked) picked = rows_in_order(call, {2}, self.placement);
     return picked ? local(call, picked->at(*dim)) : Verdict::kNo;
   }
   // Rows of a table that is not split.
@@ -212,6 +213,10 @@ std::optional<Placement> picked_by_index(OpCall& call, const Picked& plan) {
   const TensorSpec& self = call.tensor(0);
   if (plan.has_mask || plan.index_dims != 1) return std::nullopt;
   const ArgRef by_row = index_of(call, self.placement.dim);
+  if (self.placement.ragged && defined_operands(call, {1}).size() == 1) {
+    const auto back = rows_in_order(call, by_row, self.placement);
+    return back ? std::optional(back->at(plan.place)) : std::nullopt;
+  }
   const auto picked = rows_by_index(call, by_row, 0, self.placement);
   if (!picked) return std::nullopt;
   for (ArgRef ref : defined_operands(call, {1})) {

@@ -1,4 +1,4 @@
-// Recurrent layers and cells: every sequence by itself. Packed sequences mix batch and time, and never split.
+// Recurrent layers and cells: every sequence by itself. Packed sequences: packed.cc.
 #include "torchglue/placement/operands.h"
 
 namespace koila {
