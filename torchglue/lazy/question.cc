@@ -100,7 +100,7 @@ std::shared_ptr<const Ragged> MasksOfCall::rows_of(OpCall::ArgRef ref, int64_t d
 
 bool MasksOfCall::sorts(OpCall::ArgRef ref) {
   const at::Tensor index = read(ref);
-  return index.defined() && sorts_numbers(session().tape, session().tape.find(index.unsafeGetTensorImpl()));
+  return index.defined() && session().masks.sorts(index, sorts_numbers(session().tape, session().tape.find(index.unsafeGetTensorImpl())));
 }
 
 bool MasksOfCall::is_constant(OpCall::ArgRef ref) {

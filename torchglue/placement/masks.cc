@@ -11,6 +11,12 @@
 
 namespace koila {
 
+namespace {
+
+constexpr size_t kRemembered = 16;
+
+}  // namespace
+
 std::shared_ptr<const Ragged> Masks::rows_under(const at::Tensor& mask, int64_t batch) {
   if (mask.scalar_type() != at::kBool || mask.dim() == 0 || batch == 0 || mask.size(0) % batch != 0) return nullptr;
   const NoInterceptGuard no_intercept;
@@ -64,8 +70,17 @@ std::optional<std::vector<int64_t>> numbers_in(const at::Tensor& tensor) {
   return std::vector<int64_t>(first, first + numbers.numel());
 }
 
+bool Masks::sorts(const at::Tensor& index, bool found) {
+  const auto numbers = numbers_in(index);
+  if (!numbers) return false;
+  const bool known = std::find(orders_.begin(), orders_.end(), *numbers) != orders_.end();
+  if (known || !found) return known;
+  if (orders_.size() >= kRemembered) orders_.pop_front();
+  orders_.push_back(std::move(*numbers));
+  return true;
+}
+
 std::shared_ptr<const Ragged> Masks::remembered(Ragged&& rows) {
-  constexpr size_t kRemembered = 16;
   const auto known = std::find_if(latest_.begin(), latest_.end(), [&](const auto& other) { return other->first == rows.first && other->order == rows.order; });
   if (known != latest_.end()) return *known;
   if (latest_.size() >= kRemembered) latest_.pop_front();

@@ -24,10 +24,13 @@ class Masks {
   // many as there are, in another order, since the batch in another order is a batch again, and what rules do not know a ragged split will take it. Reads it, too.
   std::shared_ptr<const Ragged> rows_of(const at::Tensor& index, int64_t dim, int64_t entries, int64_t batch);
   std::shared_ptr<const Ragged> remembered(Ragged&& rows);
+  // Whether an index is an order that a sort has found. `found`: it is known to be one. Else it is where the same numbers were one lately: a region that has captured the index knows no more what made it.
+  bool sorts(const at::Tensor& index, bool found);
 
  private:
 
   std::deque<std::shared_ptr<const Ragged>> latest_;
+  std::deque<std::vector<int64_t>> orders_;
 };
 
 // The numbers of an int64 tensor of one dimension; nothing of any other. Reads them, which waits for their device.

@@ -44,7 +44,7 @@ class SameDraws {
 void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeValue& value = tape_.values()[v];
   if (is_filled_anew(value)) throw CannotConvert(kWrittenUnseen);
-  if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) return;
+  if (alive(v, version).defined()) return;
   if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");
   if (value.is_capture()) {
     throw CannotConvert("a tensor that the step read (" + describe(value) + ") has been changed in place or freed since.");
@@ -83,7 +83,7 @@ std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
     refs.pop_back();
     const TapeValue& value = tape_.values()[ref.value];
     if (value.is_capture() || made[ref.value]) continue;
-    if (const at::Tensor t = value.lock(); t.defined() && version_of(t) == ref.version && !anew(value)) continue;
+    if (alive(ref.value, ref.version).defined()) continue;
     made[ref.value] = 1;
     const TapeOp& op = tape_.ops()[value.producer];
     std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& read) { return !is_dropped(op, read); });
@@ -91,10 +91,16 @@ std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
   return made;
 }
 
+at::Tensor MadeAgain::alive(TapeValueId v, uint32_t version) const {
+  const TapeValue& value = tape_.values()[v];
+  const at::Tensor t = value.lock();
+  return t.defined() && version_of(t) == version && !anew(value) ? t : at::Tensor();
+}
+
 at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
   if (auto it = made_.find(v); it != made_.end()) return it->second;
   const TapeValue& value = tape_.values()[v];
-  if (at::Tensor t = value.lock(); t.defined() && version_of(t) == version && !anew(value)) {
+  if (const at::Tensor t = alive(v, version); t.defined()) {
     if (!value.is_capture() && value.differentiable()) read_.insert(t.unsafeGetTensorImpl());
     if (!value.is_capture() || value.requires_grad || !t.requires_grad()) return t;
     const NoInterceptGuard no_intercept;
@@ -119,6 +125,8 @@ at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
     if (t.requires_grad()) {
       if (hooks_ != nullptr) hooks_->put_on(out, t);
       if (was_written_to(out)) written_since().note_result(t);
+    } else if (const at::Tensor there = alive(out, tape_.values()[out].version); there.defined() && out != v) {
+      made_[out] = there;  // of several results one was gone
     } else if (!is_split_by_now(tape_.values()[out])) {
       written_since().note(t, tape_.values()[out]);
     }

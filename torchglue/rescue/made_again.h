@@ -41,6 +41,8 @@ class MadeAgain {
 
   bool was_written_to(TapeValueId v) const;
   bool is_split_by_now(const TapeValue& value) const;
+  // The tensor, if it is there as it was at that version; else undefined.
+  at::Tensor alive(TapeValueId v, uint32_t version) const;
 
   const Tape& tape_;
   const Plan& plan_;

@@ -33,7 +33,7 @@ class RealMasks final : public OpCall::RowCounter {
   std::optional<std::vector<int64_t>> numbers_of(OpCall::ArgRef ref) override { return numbers_in(read(ref)); }
   bool sorts(OpCall::ArgRef index) override {
     const at::Tensor t = read(index);
-    return t.defined() && sorts_numbers(session().tape, session().tape.find(t.unsafeGetTensorImpl()));
+    return t.defined() && session().masks.sorts(t, sorts_numbers(session().tape, session().tape.find(t.unsafeGetTensorImpl())));
   }
   bool is_constant(OpCall::ArgRef ref) override {
     const auto entry = deferred_registry().find(argument(ref).unsafeGetTensorImpl());
