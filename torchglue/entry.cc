@@ -18,6 +18,7 @@
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
+#include "torchglue/swapped_tensors.h"
 #include "torchglue/updates/late_updates.h"
 
 namespace koila {
@@ -151,6 +152,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   set_bytes_in_use(runtime->live_bytes);
   install_cpu_allocator();
   watch_optimizers();
+  let_go_of_swapped_tensors();
   ExecuteFn real_execute = nullptr;
   redirect(redirects[KOILA_ENGINE_EXECUTE], real_execute, &execute);
   if (real_execute != nullptr) set_real_execute(real_execute);

@@ -44,6 +44,8 @@ constexpr Remedy kRemedies[] = {
      "leave saved_tensors_hooks out of the step: micro-batches keep less for backward in any case"},
     {"has computed nothing yet",
      "a larger budget, or a smaller model, or less data in memory at once: what is there before a step begins is never split"},
+    {"more memory than the device has",
+     "ask for less at once, or for a tensor that is computed from the step's own, which can be split"},
     {"can be split along a dimension",
      "a rule for the operator that stands against it (docs/rules.md; the report names those at full batch), or a smaller batch"},
     {"KOILA_MICROBATCH asks for",

@@ -357,8 +357,6 @@ class MambaScan(Real):
 class LstmPacked(Real):
     """Tagging of sentences of unequal length: sorted, packed, two layers in both directions, padded again."""
 
-    at_full_batch = {"_pack_padded_sequence"}
-
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

@@ -19,7 +19,6 @@ MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
 # Models whose activations are not split for the greater part: what has no rule yet. Exact all the same.
 WHOLE = {
-    "lstm_packed": "_pack_padded_sequence has no rule, and the LSTM runs on what it packs",
     "graphs_of_molecules": "nodes are rows, and index_add_ adds what any of them sends to any other",
 }
 # Where a fifth of the activations may be too little: the first steps of choosing experts, or sort, histc and _grouped_mm, mix the rows of the batch.

@@ -63,6 +63,8 @@ void look_at_graph(const torch::autograd::edge_list& roots, bool owner) {
 
 const std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>& leaves_of_step() { return known.leaves; }
 
+void forget_leaves_of_step() { known.leaves.clear(); }
+
 StepAccounts::StepAccounts(const torch::autograd::edge_list& roots) {
   const bool owner = std::this_thread::get_id() == session().owner;
   if (owner) facts().before_backward();

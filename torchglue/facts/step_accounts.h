@@ -26,5 +26,6 @@ class StepAccounts {
 
 // Leaves of the graph of this thread's last step that was looked at closely: they seldom change.
 const std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>& leaves_of_step();
+void forget_leaves_of_step();
 
 }  // namespace koila

@@ -73,6 +73,11 @@ bool Region::is_constant(ValueId id) const {
   });
 }
 
+bool Region::is_moved(const Value& value) const {
+  const c10::StorageImpl* storage = value.impl == nullptr ? nullptr : value.impl->unsafe_storage().unsafeGetStorageImpl();
+  return value.moved || (storage != nullptr && !lies_in(static_cast<ValueId>(&value - values_.data()), storage));
+}
+
 void Region::give_up(const c10::StorageImpl* storage) {
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Group& group = groups_[values_[id].group];
@@ -133,6 +138,7 @@ void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
   if (id >= values_.size()) return;
   Value& value = values_[id];
   if (value.impl != impl) return;  // another tensor stands for it by now
+  value.moved |= is_moved(value);
   value.impl = nullptr;
   if (!value.consumed && id < first_.values.size() && !first_frame_needs(id)) first_.values[id].reset();
 }

@@ -215,8 +215,8 @@ class Region : public std::enable_shared_from_this<Region> {
     const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled;
     return home == nullptr || home == storage;
   }
-  // The same of one tensor alone, which had memory with others `before`.
-  void given_memory(const at::Tensor& tensor, const void* before);
+  bool is_moved(const Value& value) const;  // it did not, or does not
+  void given_memory(const at::Tensor& tensor, const void* before);  // one tensor alone, which had memory with others `before`
 
   // --- proof/ ---
   // What PyTorch had computed of the value before: micro-batches are held against it.

@@ -1,6 +1,7 @@
 #include "torchglue/rescue/rescued_call.h"
 
 #include <c10/core/AutogradState.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -73,6 +74,13 @@ void split_the_rest(const OutOfMemory& oom) {
   }
 }
 
+// More than the device has: what is let go helps nothing. A program may ask for as much to find out what there is.
+bool is_out_of_reach(const OutOfMemory& oom) {
+  const int64_t budget = process().runtime->budget_bytes(oom.device);
+  const int64_t most = budget > 0 ? budget : device_of_number(oom.device).is_cpu() ? static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) : 0;
+  return most > 0 && oom.requested > most;
+}
+
 // Makes a region of the step so far, and another of the rest where the plan for the call covers little. Throws CannotConvert, with nothing changed, or out of memory.
 int64_t split_step(const OutOfMemory& oom) {
   Session& s = session();
@@ -81,6 +89,7 @@ int64_t split_step(const OutOfMemory& oom) {
   s.tape.let_go_of_leaves();
   s.tape.widen_bridges();
   const Plan plan = find_plan(s.tape, nullptr, check_call_in_flight, s.batch_in_use());
+  if (plan.pending == Plan::Pending::kNotReached && is_out_of_reach(oom)) throw CannotConvert("the call asks for more memory than the device has, and is no part of what can be split.");
   const bool most = covers_most(s.tape, plan);
   report_rescue(oom, convert(s.tape, plan), plan.batch);
   if (!most) split_the_rest(oom);

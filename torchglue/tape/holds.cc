@@ -89,6 +89,7 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
 // nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). Only memory that the tensor has for itself,
 // and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
 void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
+  if (holds_nothing_small_) return;
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const TapeRef& r = pending_refs_[ref++];

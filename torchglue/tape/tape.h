@@ -125,6 +125,8 @@ class Tape {
 
   // Drops everything: the step is over.
   void cut();
+  // From now on no tensor is held that the program may want for itself alone: see Note [Tensors that are swapped].
+  void hold_nothing_small() { holds_nothing_small_ = true; }
 
   // Before a rescue. What the program has made a leaf since (`t.requires_grad_()`, which no operator shows) is a tensor of its own, and stays as it is.
   void let_go_of_leaves();
@@ -274,6 +276,7 @@ class Tape {
   bool effects_under_hooks_ = false;
   bool capture_hangs_on_tape_ = false;  // the graph of a differentiable value was written into a capture
   bool saw_functions_ = false;
+  bool holds_nothing_small_ = false;
   bool replay_;
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on

@@ -21,8 +21,7 @@ Verdict slice_write(OpCall&);    // (self, src, dim, start, end, step)
 Verdict diagonal_write(OpCall&); // (self, src, offset, dim1, dim2)
 Verdict take(OpCall&);           // (self, index): from all of self, flattened
 Verdict search(OpCall&);         // (sorted_sequence, self)
-Verdict bucketize(OpCall&);      // (self, boundaries)
-Verdict member(OpCall&);         // (elements, test_elements)
+Verdict bucketize(OpCall&);      // (self, boundaries), (elements, test_elements)
 
 const RegisterRules kTable{
     {"aten::bucketize.Tensor", bucketize},
@@ -35,7 +34,7 @@ const RegisterRules kTable{
     {"aten::index_put", index_put},
     {"aten::index_reduce", index_write},
     {"aten::index_select", index_select},
-    {"aten::isin.Tensor_Tensor", member},
+    {"aten::isin.Tensor_Tensor", bucketize},
     {"aten::masked_select", masked_select},
     {"aten::scatter", scatter},
     {"aten::scatter_add", scatter},
@@ -395,8 +394,6 @@ Verdict bucketize(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   return self.placement.is_shard() && others_replicate(call, {0}) ? local(call, self.placement) : Verdict::kNo;
 }
-
-Verdict member(OpCall& call) { return bucketize(call); }
 
 }  // namespace
 }  // namespace koila
