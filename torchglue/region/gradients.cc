@@ -118,7 +118,7 @@ class Region::GraphPass {
     for (Group& group : copy->groups_) {
       group.storage = {};
       group.materialised = false;
-      group.filled = nullptr;
+      group.filled = group.kept = nullptr;
     }
     for (Capture& capture : copy->captures_) capture.edge = -1;
     session().regions.push_back(copy);

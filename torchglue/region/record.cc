@@ -165,6 +165,7 @@ std::vector<at::Tensor> Region::add_known(const Call& call, std::vector<KnownOut
       tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), known.keys, c10::scalarTypeToTypeMeta(known.dtype));
       tensor.unsafeGetTensorImpl()->set_sizes_and_strides(known.sizes, known.strides, known.storage_offset);
     }
+    if (has_data) group.kept = storage_of(tensor);
     install(id, tensor);
     tensors.push_back(std::move(tensor));
   }

@@ -212,7 +212,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // Whether a tensor that stands for the value still looks at its memory: `.data = ...` gives it other memory.
   bool lies_in(ValueId value, const c10::StorageImpl* storage) const {
     const Group& group = groups_[values_[value].group];
-    const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled;
+    const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled ? group.filled : group.kept;
     return home == nullptr || home == storage;
   }
   bool is_moved(const Value& value) const;  // it did not, or does not

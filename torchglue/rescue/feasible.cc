@@ -85,13 +85,6 @@ void check_bridges(const Tape& tape, const Plan& plan, const std::vector<char>& 
   }
 }
 
-// By `.data = ...`, which no operator shows. A copy that the tape made lies elsewhere by nature.
-bool given_other_memory(const TapeValue& value) {
-  if (value.storage == nullptr || value.is_copied()) return false;
-  const at::Tensor t = value.lock();
-  return t.defined() && value.storage != storage_of(t);
-}
-
 // Whether the operator joins the region, so that its live result keeps its memory where that is pinned.
 bool stays_where_it_is(const Tape& tape, const Plan& plan, const TapeOp& op) {
   if (!reads_split(plan, op)) return false;
@@ -129,9 +122,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
     const OpTraits& traits = op_traits(op.op);
     check_hooks(tape, op);
     for (const TapeRef& ref : op.refs) {
-      if (given_other_memory(tape.values()[ref.value])) {
-        throw CannotConvert("a tensor of the step (" + describe(tape.values()[ref.value]) + ") was given other memory since (.data = ...).");
-      }
+      check_memory(tape.values()[ref.value]);
     }
     for (TapeValueId out : op.outputs) {
       if (out == kNoTapeValue || !tape.values()[out].differentiable()) continue;

@@ -41,8 +41,15 @@ class SameDraws {
 
 }  // namespace
 
+void check_memory(const TapeValue& value) {
+  if (value.storage == nullptr || value.is_copied()) return;  // a copy that the tape made lies elsewhere by nature
+  const at::Tensor t = value.lock();
+  if (t.defined() && value.storage != storage_of(t)) throw CannotConvert("a tensor of the step (" + describe(value) + ") was given other memory since (.data = ...).");
+}
+
 void MadeAgain::check(TapeValueId v, uint32_t version, int depth) const {
   const TapeValue& value = tape_.values()[v];
+  check_memory(value);
   if (is_filled_anew(value)) throw CannotConvert(kWrittenUnseen);
   if (alive(v, version).defined()) return;
   if (tape_.pinned(value.group)) throw CannotConvert("a tensor that the step read (" + describe(value) + ") may have been written to through NumPy.");

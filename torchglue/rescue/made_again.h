@@ -14,6 +14,9 @@
 
 namespace koila {
 
+// Throws CannotConvert where the program has given the value's tensor other memory (`.data = ...`), which no operator shows.
+void check_memory(const TapeValue& value);
+
 // Full values of tensors that are not split: alive, or made again from what is.
 class MadeAgain {
  public:
