@@ -86,11 +86,6 @@ def nnpack():
     return [((image().float(), x(3, 2, 3, 3).float(), None, [0, 0]), {})]
 
 
-@call("_pack_padded_sequence")
-def pack_padded_sequence():
-    return [((x(5, 4, 3), indices(4, 3, 3, 2, 1), True), {})]
-
-
 @call("_reshape_alias")
 def reshape_alias():
     return [((x(5, 6), [5, 2, 3], [6, 3, 1]), {})]

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "torchglue/compat/hooks.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/plan/on_tape.h"
@@ -199,7 +200,7 @@ class Inference {
   // Note [Graphs that stay]
   // What is taken as it is (the result of a call that cannot be made again, a dropout that was drawn) keeps the graph that it has, and backward goes through
   // it. What joins a region keeps its storage, whoever looks at it; a call that runs again has its result elsewhere, and the old graph may have saved the
-  // first one. So such a call below is taken as it is, too. True: one was not so far.
+  // first one. So such a call below is taken as it is, too; and so is a hooked tensor, whose hook would see one graph's part of its gradient alone. True: one was not so far.
   bool keep_graph(const TapeOp& op) {
     const auto& values = tape_.values();
     const auto differentiable = [&](TapeValueId v) { return v != kNoTapeValue && values[v].differentiable(); };
@@ -215,7 +216,7 @@ class Inference {
     for (size_t i = number_of(op); i-- > 0;) {
       const TapeOp& before = tape_.ops()[i];
       if (std::none_of(before.outputs.begin(), before.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && below[out]; })) continue;
-      if (runs_again(before)) {
+      if (runs_again(before) || is_hooked_result(before)) {
         for (TapeValueId out : before.outputs) {
           if (out != kNoTapeValue) more |= whole_.insert(values[out].group).second;
         }
@@ -223,6 +224,14 @@ class Inference {
       read_by(before);
     }
     return more;
+  }
+
+  // Its hook is to see what comes by the graph that stays as well.
+  bool is_hooked_result(const TapeOp& op) const {
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) {
+      const at::Tensor t = out == kNoTapeValue ? at::Tensor() : tape_.values()[out].lock();
+      return t.defined() && tape_.is_current(out) && is_hooked(t);
+    });
   }
 
   bool runs_again(const TapeOp& op) {

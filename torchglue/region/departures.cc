@@ -21,6 +21,13 @@ namespace {
 
 ForkLock of_dead;  // of every region's list of tensors that died on other threads
 
+// Whether the value's tensor, which is alive, looks at other memory than the value's.
+bool lies_elsewhere(const Region& region, ValueId id) {
+  const c10::TensorImpl* impl = region.value(id).impl;
+  const c10::StorageImpl* storage = impl == nullptr ? nullptr : impl->unsafe_storage().unsafeGetStorageImpl();
+  return storage != nullptr && !region.lies_in(id, storage);
+}
+
 }  // namespace
 
 void Region::consume(ValueId value) { values_[value].consumed = true; }
@@ -73,9 +80,14 @@ bool Region::is_constant(ValueId id) const {
   });
 }
 
-bool Region::is_moved(const Value& value) const {
-  const c10::StorageImpl* storage = value.impl == nullptr ? nullptr : value.impl->unsafe_storage().unsafeGetStorageImpl();
-  return value.moved || (storage != nullptr && !lies_in(static_cast<ValueId>(&value - values_.data()), storage));
+std::vector<char> Region::values_elsewhere() const {
+  const std::lock_guard lock(of_dead);  // a tensor that dies on another thread waits for it, and those that have are noted
+  std::vector<char> found(values_.size(), 0);
+  for (ValueId id = 0; id < values_.size(); ++id) {
+    const bool dead = std::any_of(dead_.begin(), dead_.end(), [&](const auto& noted) { return noted.first == id && noted.second == values_[id].impl; });
+    found[id] = values_[id].moved || (!dead && lies_elsewhere(*this, id));
+  }
+  return found;
 }
 
 void Region::give_up(const c10::StorageImpl* storage) {
@@ -138,7 +150,7 @@ void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
   if (id >= values_.size()) return;
   Value& value = values_[id];
   if (value.impl != impl) return;  // another tensor stands for it by now
-  value.moved |= is_moved(value);
+  value.moved |= lies_elsewhere(*this, id);
   value.impl = nullptr;
   if (!value.consumed && id < first_.values.size() && !first_frame_needs(id)) first_.values[id].reset();
 }

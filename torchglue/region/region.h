@@ -215,7 +215,7 @@ class Region : public std::enable_shared_from_this<Region> {
     const c10::StorageImpl* home = group.storage ? group.storage.unsafeGetStorageImpl() : group.filled ? group.filled : group.kept;
     return home == nullptr || home == storage;
   }
-  bool is_moved(const Value& value) const;  // it did not, or does not
+  std::vector<char> values_elsewhere() const;  // by value: whether it does not, or did not when it died
   void given_memory(const at::Tensor& tensor, const void* before);  // one tensor alone, which had memory with others `before`
 
   // --- proof/ ---

@@ -339,12 +339,13 @@ void Region::check_captures(const Schedule& plan) const {
 
 // What a micro-batch's graph has saved instead of the copy would be what it was before; and plain PyTorch's would have saved a tensor that the program has given other memory.
 void Region::check_moved(const Schedule& plan) const {
+  const std::vector<char> elsewhere = values_elsewhere();
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
     const Instruction& in = instructions_[i];
     for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && is_moved(values_[o.id]) && may_save_operands(in.op.schema())) {
+        if (o.kind == Operand::Kind::kValue && elsewhere[o.id] && may_save_operands(in.op.schema())) {
           refuse("a tensor inside the step, which " + in.op.schema().name() + " read, was given other memory since (.data = ...).");
         }
         if (o.kind != Operand::Kind::kUse) continue;
