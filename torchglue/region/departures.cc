@@ -150,7 +150,6 @@ void Region::bury(ValueId id, const c10::TensorImpl* impl) noexcept {
   if (id >= values_.size()) return;
   Value& value = values_[id];
   if (value.impl != impl) return;  // another tensor stands for it by now
-  value.moved |= lies_elsewhere(*this, id);
   value.impl = nullptr;
   if (!value.consumed && id < first_.values.size() && !first_frame_needs(id)) first_.values[id].reset();
 }
@@ -160,6 +159,7 @@ void Region::on_death(const c10::TensorImpl* impl, ValueId id) noexcept {
   if (session().owned_by_this_thread()) {
     auto& others = session().looked_at;
     if (!released_ && id < values_.size() && is_looked_at_still(values_[id].group) && (others.empty() || others.back().get() != this)) others.push_back(shared_from_this());
+    if (id < values_.size() && values_[id].impl == impl) values_[id].moved |= lies_elsewhere(*this, id);
     bury(id, impl);
   } else {
     const std::lock_guard lock(of_dead);
