@@ -4,11 +4,12 @@
 namespace koila {
 
 // Note [Tensors that are swapped]
-// swap_tensors() exchanges two tensors for who holds them in Python; Module.to() and load_state_dict() do so with parameters of tensor subclasses, and wherever
-// torch.__future__.set_swap_module_params_on_conversion() is on. It takes no tensor that anything else refers to, weakly or not, and the tape refers to all that the step has seen. So the tape ends
-// before the swap: what ran before it is not split any more. A parameter comes first, and then its gradient, which the tape would hold if it is small: in a process that swaps it holds none.
+// swap_tensors(a, b) makes the Python object `a` stand for the tensor of `b`, and the other way round. Module.to() and load_state_dict() call it for parameters that are tensor subclasses, and for all
+// parameters once the program has called torch.__future__.set_swap_module_params_on_conversion(True). It raises an error where anything but the Python object refers to one of the tensors, even
+// weakly, and the tape refers to every tensor of the step. So the tape ends before a swap, and what ran before it is not split. A parameter is swapped first, and then its gradient. The tape would
+// hold a small gradient, and so it holds no small tensor any more once the process has swapped one.
 //
-// Has torch._C._swap_tensor_impl do so, as soon as Python goes on; in a program without Python nothing. To be called by a thread that holds Python's lock.
+// Replaces torch._C._swap_tensor_impl by a function that does so first, as soon as Python runs its pending calls; in a program without Python it does nothing. The calling thread holds Python's lock.
 void let_go_of_swapped_tensors();
 
 }  // namespace koila

@@ -6,9 +6,9 @@
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
-from under_budgets import STEPS, Programs, main, train
+from under_budgets import Programs, main, train
 
 PROGRAMS = program = Programs()
 ROWS, STEPS_AT_MOST, WIDTH = 48, 24, 24

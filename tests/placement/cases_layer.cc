@@ -239,6 +239,7 @@ void packed(std::vector<Case>& cases, const std::vector<int64_t>& places) {
     {"aten::_pad_packed_sequence", {data(3), with_values(steps), f, 0.0, -1}, kLocal, out(1)},
     {"aten::_pad_packed_sequence", {data(3), with_values(steps), t, 7.0, 6}, kLocal, out(0)},
     {"aten::_pad_packed_sequence", {data(3), with_values({5, 4, 2, 1}), t, 0.0, -1}, kNo},  // of another sequence
+    {"aten::_pad_packed_sequence", {data(3), with_values(steps), t, 0.0, 3}, kNo},          // shorter than the longest: PyTorch's error
     {"aten::lstm.data", {data(3), with_values(steps), List{replicate({2, B, 2}), replicate({2, B, 2})}, packed_weights(4), t, 2, 0.0, t, f}, kLocal, R(0)},
   });
   for (const auto& [op, gates] : {std::pair("aten::gru.data", 3), std::pair("aten::rnn_tanh.data", 1), std::pair("aten::rnn_relu.data", 1)}) {

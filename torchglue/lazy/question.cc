@@ -10,7 +10,6 @@
 #include "torchglue/lazy/writes.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
-#include "torchglue/plan/on_tape.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/real_values.h"
 #include "torchglue/step/session.h"
@@ -77,8 +76,7 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
 }
 
 at::Tensor MasksOfCall::read(OpCall::ArgRef ref) {
-  const c10::IValue& argument = arguments_[ref.arg];
-  const at::Tensor t = ref.element < 0 ? argument.toTensor() : argument.toListRef()[ref.element].toTensor();
+  const at::Tensor t = argument(ref);
   for (const SplitArgument& a : q_.split) {
     if (a.region != nullptr && a.tensor.is_same(t)) {  // its value is needed
       q_.mask = a.tensor;
@@ -87,27 +85,6 @@ at::Tensor MasksOfCall::read(OpCall::ArgRef ref) {
   }
   return t;
 }
-
-std::shared_ptr<const Ragged> MasksOfCall::rows_under(OpCall::ArgRef ref, int64_t) {
-  const at::Tensor mask = read(ref);
-  return mask.defined() ? session().masks.rows_under(mask, batch_) : nullptr;
-}
-
-std::shared_ptr<const Ragged> MasksOfCall::rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) {
-  const at::Tensor index = read(ref);
-  return index.defined() ? session().masks.rows_of(index, dim, entries, batch_) : nullptr;
-}
-
-bool MasksOfCall::sorts(OpCall::ArgRef ref) {
-  const at::Tensor index = read(ref);
-  return index.defined() && session().masks.sorts(index, sorts_numbers(session().tape, session().tape.find(index.unsafeGetTensorImpl())));
-}
-
-bool MasksOfCall::is_constant(OpCall::ArgRef ref) {
-  return std::any_of(q_.split.begin(), q_.split.end(), [&](const SplitArgument& a) { return a.at == ref && a.region != nullptr && a.region->is_constant(a.value); });
-}
-
-std::shared_ptr<const Ragged> MasksOfCall::remember(Ragged&& rows) { return session().masks.remembered(std::move(rows)); }
 
 OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q, MasksOfCall& masks) {
   OpCall call(op.schema(), region.batch());

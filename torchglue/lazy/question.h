@@ -5,14 +5,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
-#include "torchglue/placement/masks.h"
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
 #include "torchglue/region/region.h"
+#include "torchglue/rescue/real_masks.h"
 
 namespace koila {
 
@@ -40,24 +38,14 @@ struct Question {
 Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
 
 // Reads the masks among a call's arguments. One that has no value yet is noted instead.
-class MasksOfCall final : public OpCall::RowCounter {
+class MasksOfCall final : public RealMasks {
  public:
-  MasksOfCall(Question& q, at::ArrayRef<c10::IValue> arguments, int64_t batch) : q_(q), arguments_(arguments), batch_(batch) {}
-
-  std::shared_ptr<const Ragged> rows_under(OpCall::ArgRef ref, int64_t) override;
-  std::shared_ptr<const Ragged> rows_of(OpCall::ArgRef ref, int64_t dim, int64_t entries) override;
-  std::optional<std::vector<int64_t>> numbers_of(OpCall::ArgRef ref) override { return numbers_in(read(ref)); }
-  bool sorts(OpCall::ArgRef index) override;
-  bool is_constant(OpCall::ArgRef ref) override;
-  std::shared_ptr<const Ragged> remember(Ragged&& rows) override;
+  MasksOfCall(Question& q, at::ArrayRef<c10::IValue> arguments, int64_t batch) : RealMasks(arguments, batch), q_(q) {}
 
  private:
-  // Undefined where it has no value yet.
-  at::Tensor read(OpCall::ArgRef ref);
+  at::Tensor read(OpCall::ArgRef ref) override;
 
   Question& q_;
-  at::ArrayRef<c10::IValue> arguments_;
-  int64_t batch_;
 };
 
 // The question again, for the region's batch: marks of other batches are real tensors like any other.

@@ -22,6 +22,11 @@ std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, 
   return call.require(index, counted) ? std::optional(picked) : std::nullopt;
 }
 
+Placement one_for_each_row(OpCall& call, std::vector<int64_t> places, int64_t dim) {
+  Ragged rows = rows_at(std::move(places));
+  return rows.order.empty() ? Placement::shard(dim) : Placement::shard(dim, call.remember(std::move(rows)));
+}
+
 std::optional<Placement> rows_in_order(OpCall& call, ArgRef index, const Placement& picked_from) {
   const TensorSpec& t = spec(call, index);
   if (!t.placement.is_replicate() || t.dim() != 1 || t.sizes[0] != call.batch() || (!picked_from.ragged && !call.sorts(index))) return std::nullopt;
@@ -31,8 +36,7 @@ std::optional<Placement> rows_in_order(OpCall& call, ArgRef index, const Placeme
   std::vector<int64_t> place_of(numbers->size()), places;
   for (size_t i = 0; i < numbers->size(); ++i) place_of[static_cast<size_t>((*numbers)[i])] = static_cast<int64_t>(i);
   for (const int64_t place : *before) places.push_back(place_of[static_cast<size_t>(place)]);
-  Ragged rows = rows_at(std::move(places));
-  const Placement picked = rows.order.empty() ? Placement::shard(0) : Placement::shard(0, call.remember(std::move(rows)));
+  const Placement picked = one_for_each_row(call, std::move(places), 0);
   Placement ranked = picked;
   ranked.counts = Placement::kRanks;
   return call.require(index, ranked) ? std::optional(picked) : std::nullopt;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "torchglue/placement/operands.h"
 #include "torchglue/placement/rule.h"
@@ -16,6 +17,9 @@ namespace koila {
 //
 // The part of `index`, whose dimension `dim` runs along what is picked; nullopt: its values are not known, or nothing is known of them.
 std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, const Placement& picked_from);
+
+// One entry along `dim` for each row, row r's at places[r].
+Placement one_for_each_row(OpCall& call, std::vector<int64_t> places, int64_t dim);
 
 // An index that names each entry along `picked_from`'s dimension once, where one belongs to each row: the rows in another order, which is theirs again where it undoes one. The index is taken
 // by the rows. Only for what is to go back into its order (Note [Packed rows]): where the rows stay in theirs, an index that sorts.

@@ -30,18 +30,16 @@ std::vector<int64_t> rows_of_steps(const std::vector<int64_t>& lengths) {
 }
 
 std::optional<Ragged> packed_rows(const std::vector<int64_t>& steps, const std::vector<int64_t>& places) {
-  if (!falls_from(steps, static_cast<int64_t>(places.size()))) return std::nullopt;
+  if (!falls_from(steps, static_cast<int64_t>(places.size())) || !is_order(places)) return std::nullopt;
   const std::vector<int64_t> lengths = steps_of_rows(steps);
   std::vector<int64_t> begins(steps.size(), 0);
   std::partial_sum(steps.begin(), steps.end() - 1, begins.begin() + 1);
   Ragged rows{{0}, {}};
   for (const int64_t place : places) {
-    if (place < 0 || place >= static_cast<int64_t>(lengths.size())) return std::nullopt;
     const int64_t length = lengths[static_cast<size_t>(place)];
     for (int64_t t = 0; t < length; ++t) rows.order.push_back(begins[static_cast<size_t>(t)] + place);
     rows.first.push_back(rows.first.back() + length);
   }
-  if (rows.first.back() != std::accumulate(steps.begin(), steps.end(), int64_t{0}) || !is_order(places)) return std::nullopt;
   if (is_identity(rows.order)) rows.order.clear();
   return rows;
 }

@@ -164,7 +164,7 @@ bool is_order_of_rows(const Tape& tape, TapeValueId v) {
 std::optional<std::vector<int64_t>> places_before(const Tape& tape, size_t number, int64_t rows) {
   for (size_t i = number; i-- > 0;) {
     const TapeOp& op = tape.ops()[i];
-    if (op.op.schema().name() != "aten::scatter_" || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !orders_back(tape, op)) continue;
+    if (op.outputs.empty() || op.outputs[0] == kNoTapeValue || !orders_back(tape, op)) continue;
     const TapeValue& inverse = tape.values()[op.outputs[0]];
     if (inverse.sizes != at::IntArrayRef(rows) || !tape.is_current(op.outputs[0])) continue;
     return numbers_in(inverse.lock());
@@ -211,6 +211,10 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
+  const auto consider = [&](const Seed& seed, int64_t batch) {
+    const Plan plan = infer_placements(tape, batch, {seed}, wanted.graphs);
+    if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, batch, score(plan)});
+  };
   ska::flat_hash_set<TapeValueId> entering = read_under_no_grad(tape);  // and what the call in flight reads
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
@@ -235,15 +239,9 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       seen.push_back(v);
       for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
         if (value.sizes[dim] < 2) continue;
-        const Seed seed{v, Placement::shard(static_cast<int64_t>(dim))};
-        const Plan plan = infer_placements(tape, value.sizes[dim], {seed}, wanted.graphs);
-        if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, value.sizes[dim], score(plan)});
+        consider({v, Placement::shard(static_cast<int64_t>(dim))}, value.sizes[dim]);
       }
-      if (const auto seed = packed_seed(tape, v)) {
-        const auto batch = static_cast<int64_t>(seed->placement.ragged->first.size()) - 1;
-        const Plan plan = infer_placements(tape, batch, {*seed}, wanted.graphs);
-        if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({*seed, batch, score(plan)});
-      }
+      if (const auto seed = packed_seed(tape, v)) consider(*seed, static_cast<int64_t>(seed->placement.ragged->first.size()) - 1);
     }
     std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
     std::vector<std::pair<Score, Plan>> plans;  // what one seed frees says little of what it frees with those that go along with it

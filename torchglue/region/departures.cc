@@ -92,8 +92,7 @@ std::vector<char> Region::values_elsewhere() const {
 
 void Region::give_up(const c10::StorageImpl* storage) {
   for (ValueId id = 0; id < values_.size(); ++id) {
-    const Group& group = groups_[values_[id].group];
-    if (values_[id].impl != nullptr && group.materialised && group.filled == storage) hand_out_group(id);
+    if (values_[id].impl != nullptr && groups_[values_[id].group].is_filled_in(storage)) hand_out_group(id);
   }
 }
 

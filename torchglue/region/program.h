@@ -122,6 +122,7 @@ struct Group {
   bool materialised = false;
   bool let_go = false;      // it was, and nobody but regions reads it: they have its rows made again, see Note [Boundaries that are let go]
   const c10::StorageImpl* filled = nullptr;  // what its value was put into
+  bool is_filled_in(const c10::StorageImpl* memory) const { return materialised && filled == memory; }
   const c10::StorageImpl* kept = nullptr;    // what it has had its value in from the start, where a conversion has left it there
   // Whether its memory, which has no value yet, has more holders than itself and so many tensors.
   bool held_beside(size_t tensors) const { return !materialised && !let_go && storage && storage.use_count() > tensors + 1; }

@@ -30,7 +30,7 @@ namespace koila {
 bool Region::let_go(ValueId id, const at::Storage& storage) {
   const Value& value = values_[id];
   Group& group = groups_[value.group];
-  const bool can = !released_ && node_ != nullptr && condemned_.empty() && group.base == id && group.materialised && group.filled == storage.unsafeGetStorageImpl();
+  const bool can = !released_ && node_ != nullptr && condemned_.empty() && group.base == id && group.is_filled_in(storage.unsafeGetStorageImpl());
   if (!can || value.random || !value.requires_grad || !value.placement.is_shard() || value.placement.ragged != nullptr || written_groups_.count(value.group) > 0) return false;
   group.materialised = false;
   group.let_go = true;

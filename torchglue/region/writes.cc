@@ -31,8 +31,6 @@ bool there_is_room(c10::function_ref<void()> work) {
   }
 }
 
-bool is_filled_in(const Group& group, const c10::StorageImpl* storage) { return group.materialised && group.filled == storage; }
-
 }  // namespace
 
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
@@ -48,7 +46,7 @@ bool Region::concerns_storage(const c10::StorageImpl* storage) const {
 
 // By an operator, or by its backward pass. An LSTM writes its gates to parts of a sum that nothing reads but those.
 bool Region::is_read_there(const c10::StorageImpl* storage) const {
-  const auto lies_there = [&](ValueId id) { return id != kNoValue && is_filled_in(groups_[values_[id].group], storage); };
+  const auto lies_there = [&](ValueId id) { return id != kNoValue && groups_[values_[id].group].is_filled_in(storage); };
   return std::any_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) {
     if (may_save_result(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), lies_there)) return true;
     for (size_t a = in.in_place && !may_save_operands(in.op.schema()) ? 1 : 0; a < in.arguments.size(); ++a) {
@@ -65,7 +63,7 @@ bool Region::is_behind(const at::Tensor& tensor) const {
   const c10::TensorImpl* base = tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : nullptr;
   bool shares = false;
   for (const Value& value : values_) {
-    if (value.impl == nullptr || !is_filled_in(groups_[value.group], storage)) continue;
+    if (value.impl == nullptr || !groups_[value.group].is_filled_in(storage)) continue;
     if (value.impl == own || value.impl == base) return false;
     shares = true;
   }
@@ -104,7 +102,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
 }
 
 void Region::before_exchange(const c10::StorageImpl* storage) {
-  const auto lies_there = [&](ValueId id) { return is_filled_in(groups_[values_[id].group], storage); };
+  const auto lies_there = [&](ValueId id) { return groups_[values_[id].group].is_filled_in(storage); };
   const auto reads = [&](const Operand& o) {
     if (o.kind == Operand::Kind::kValue) return lies_there(o.id);
     if (o.kind != Operand::Kind::kUse) return false;

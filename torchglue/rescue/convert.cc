@@ -190,7 +190,7 @@ class Conversion {
       placements[ref.value] = p;
     }
     call.answer = call_on_tape(tape_, op, plan_.batch, [&](TapeValueId v) { return placements[v]; });
-    RealMasks masks(call.stack, plan_.batch);
+    MasksBroughtOver masks(call.stack, plan_.batch);
     call.answer.set_counter(masks);
     const bool is_made = !op.outputs.empty() && op.outputs[0] != kNoTapeValue && is_created(plan_, op.outputs[0]);
     const bool as_sum = is_made && plan_.placements[op.outputs[0]].is_partial();

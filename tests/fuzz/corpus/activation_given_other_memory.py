@@ -1,4 +1,4 @@
-"""An activation is given other memory (`h.data = ...`) between forward and backward: plain PyTorch's backward pass of who has saved it reads what is there by then. A step in micro-batches made it again as it had been, and said nothing."""
+"""The program gives an activation other memory (`h.data = ...`) between forward and backward. PyTorch's graph has saved that tensor, and its backward pass reads the new values. A split step computed the activation again, and used the old values without a word."""
 
 import torch
 import torch.nn as nn

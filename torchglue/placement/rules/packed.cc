@@ -1,10 +1,10 @@
 // Packed sequences: pack_padded_sequence(), recurrent layers over what it gives, pad_packed_sequence(). See Note [Packed rows].
 #include "torchglue/placement/packed_rows.h"
 
-#include <ATen/core/Tensor.h>
-
+#include <algorithm>
 #include <utility>
 
+#include "torchglue/placement/by_index.h"
 #include "torchglue/placement/operands.h"
 
 namespace koila {
@@ -30,36 +30,37 @@ Verdict pack(OpCall& call) {
   if (!p.is_shard() || p.dim != (call.boolean(2) ? 0 : 1) || p.outer != 1 || p.inner != 1 || !call.tensor(1).placement.is_replicate()) return Verdict::kNo;
   const auto lengths = call.numbers_of({1});
   const auto places = places_of_rows(p, call.batch());
-  auto rows = lengths && places ? packed_rows(rows_of_steps(*lengths), *places) : std::nullopt;
-  if (!rows || !call.require({1}, p.at(0))) return Verdict::kNo;
+  if (!lengths || !places || !call.require({1}, p.at(0))) return Verdict::kNo;
+  std::vector<int64_t> steps = rows_of_steps(*lengths);
+  auto rows = packed_rows(steps, *places);
+  if (!rows) return Verdict::kNo;
   call.output(0, Placement::shard(0, call.remember(std::move(*rows))));
-  call.give_whole(1, rows_of_steps(*lengths));
+  call.give_whole(1, std::move(steps));
   return Verdict::kLocal;
 }
 
-// The places of the rows in each step, where the number of rows of each step, argument 1, goes with the data's split. A micro-batch has numbers of its own.
-std::optional<std::vector<int64_t>> take_packed(OpCall& call) {
+struct Packed {
+  std::vector<int64_t> steps;   // how many rows each has
+  std::vector<int64_t> places;  // of the rows in each step
+};
+
+// How many rows each step has, argument 1, where that goes with the data's split. A micro-batch has numbers of its own.
+std::optional<Packed> take_packed(OpCall& call) {
   const Placement& p = call.tensor(0).placement;
   if (!p.is_shard() || p.dim != 0 || !p.ragged || !call.tensor(1).placement.is_replicate()) return std::nullopt;
-  const auto steps = call.numbers_of({1});
+  auto steps = call.numbers_of({1});
   auto places = places_in_steps(*p.ragged);
   const auto rows = steps ? packed_rows(*steps, places) : std::nullopt;
   if (!rows || rows->first != p.ragged->first || rows->order != p.ragged->order) return std::nullopt;
   call.count_steps({1}, p.ragged);
-  return places;
-}
-
-// What has one entry for each row along `dim`, where they have these places.
-Placement by_row(OpCall& call, const std::vector<int64_t>& places, int64_t dim) {
-  Ragged rows = rows_at(places);
-  return rows.order.empty() ? Placement::shard(dim) : Placement::shard(dim, call.remember(std::move(rows)));
+  return Packed{std::move(*steps), std::move(places)};
 }
 
 Verdict packed_layer(OpCall& call) {
   if (!others_replicate(call, {0, 2})) return Verdict::kNo;
-  const auto places = take_packed(call);
-  if (!places) return Verdict::kNo;
-  const Placement state = by_row(call, *places, 1);
+  auto packed = take_packed(call);
+  if (!packed) return Verdict::kNo;
+  const Placement state = one_for_each_row(call, std::move(packed->places), 1);
   for (ArgRef ref : defined_operands(call, {2})) {
     const bool zeros = spec(call, ref).placement == Placement::shard(1) && call.is_constant(ref);
     if (!zeros && !call.require(ref, state)) return Verdict::kNo;
@@ -70,13 +71,14 @@ Verdict packed_layer(OpCall& call) {
 }
 
 Verdict pad(OpCall& call) {
-  const auto places = take_packed(call);
-  if (!places) return Verdict::kNo;
-  const auto steps = call.numbers_of({1});
-  // As long as the longest of all, which is none of most micro-batches' rows.
-  call.set_argument(4, std::max(call.integer(4), static_cast<int64_t>(steps->size())));
-  call.output(0, by_row(call, *places, call.boolean(2) ? 0 : 1));
-  call.give_whole(1, steps_of_rows(*steps));
+  auto packed = take_packed(call);
+  if (!packed) return Verdict::kNo;
+  const auto longest = static_cast<int64_t>(packed->steps.size());
+  const int64_t asked = call.integer(4);
+  if (asked > 0 && asked < longest) return Verdict::kNo;  // PyTorch's error
+  call.set_argument(4, std::max(asked, longest));  // most micro-batches do not have the longest
+  call.output(0, one_for_each_row(call, std::move(packed->places), call.boolean(2) ? 0 : 1));
+  call.give_whole(1, steps_of_rows(packed->steps));
   return Verdict::kLocal;
 }
 
