@@ -37,6 +37,11 @@ struct RawReaders {
   void (*throw_access_error)(const c10::StorageImpl*) = nullptr;
 } real;
 
+struct Resizers {
+  void (*cpu)(c10::StorageImpl*, size_t) = nullptr;
+  void (*cuda)(c10::StorageImpl*, size_t) = nullptr;
+} real_resize;
+
 void prepare(const at::Tensor& tensor) {
   const NoRawAccess koila;
   watched_read([&] { materialise_tensor(tensor); });
@@ -88,6 +93,22 @@ bool has_storage(const c10::TensorImpl* tensor) {
 void throw_access_error(const c10::StorageImpl* storage) {
   refuse_raw_access_of_program(*storage);
   real.throw_access_error(storage);
+}
+
+// Note [Storages that are resized]
+// FSDP and offloading give a weight's memory back between forward and backward and fill it anew before backward reads it: storage.resize_(0), resize_(n), weight.data.copy_(). No operator shows the
+// first two. What was read of such memory is no more, as before a write that no version counts, and this is the last moment to keep it. An operator that resizes what it writes has told already.
+template <auto& kReal>
+void resize_bytes(c10::StorageImpl* storage, size_t bytes) {
+  Session& s = session();
+  if (!s.rescue || !s.owned_by_this_thread() || operator_in_progress() || RegionWork::active()) return kReal(storage, bytes);
+  const NoRawAccess koila;
+  watched_read([&] { materialise_storage(storage); });
+  s.pin([&](Tape& tape) { tape.before_resize(storage); });
+  for (const auto& region : s.live_regions()) region->before_resize(storage);
+  s.before_write(storage);
+  kReal(storage, bytes);
+  for (const auto& region : s.live_regions()) region->resized(storage);
 }
 
 template <class F>
@@ -181,6 +202,8 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
   redirect(redirects[KOILA_HAS_STORAGE], real.has_storage, &has_storage);
   redirect(redirects[KOILA_DATA_ACCESS_ERROR], real.throw_access_error, &throw_access_error);
+  redirect(redirects[KOILA_RESIZE_BYTES_CPU], real_resize.cpu, &resize_bytes<real_resize.cpu>);
+  redirect(redirects[KOILA_RESIZE_BYTES_CUDA], real_resize.cuda, &resize_bytes<real_resize.cuda>);
   runtime->set_before_capture(&before_capture);
   set_user_rules_log(&say_of_rules);
   runtime->set_rules(&add_user_rule);

@@ -94,6 +94,8 @@ constexpr Remedy kRemedies[] = {
      "read the tensor itself (item(), tolist(), numpy()), and not its storage"},
     {"given other memory",
      "leave .data = ... to between the steps"},
+    {"storage resized",
+     "give the memory of an activation back by dropping the tensor, or after backward; a weight's may be given back and filled anew"},
     {"NumPy",
      "write nothing in place to what the step has computed or read, through NumPy or .data either: make a new tensor"},
     {"through a pointer or .data",

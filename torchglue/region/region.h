@@ -188,8 +188,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // The engine has let go of what the nodes that the last pass ran had saved.
   void backward_done();
   void release();
-  // The step is over: see Note [What a region may own].
-  void let_go_of_graphs();
+  void let_go_of_graphs();  // the step is over: see Note [What a region may own]
   bool released() const { return released_; }
 
   const Value& value(ValueId id) const { return values_[id]; }
@@ -200,8 +199,7 @@ class Region : public std::enable_shared_from_this<Region> {
   bool keeps(const c10::TensorImpl* impl, ValueId id) const noexcept {
     return !released_ && id < values_.size() && values_[id].impl == impl && !values_[id].requires_grad;
   }
-  // An in-place write to `storage` is about to happen.
-  void before_write(const c10::StorageImpl* storage);
+  void before_write(const c10::StorageImpl* storage);  // that is about to happen, in place
   bool captures_storage(const c10::StorageImpl* storage) const;
   // Whether it reads the memory when it runs, or has put a value there that the program holds, or that operators read.
   bool concerns_storage(const c10::StorageImpl* storage) const;
@@ -217,6 +215,8 @@ class Region : public std::enable_shared_from_this<Region> {
   }
   std::vector<char> values_elsewhere() const;  // by value: whether it does not, or did not when it died
   void given_memory(const at::Tensor& tensor, const void* before);  // one tensor alone, which had memory with others `before`
+  void before_resize(const c10::StorageImpl* storage);
+  void resized(const c10::StorageImpl* storage);
 
   // --- proof/ ---
   // What PyTorch had computed of the value before: micro-batches are held against it.
@@ -369,7 +369,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::shared_ptr<Expectations> expected_;  // null: none are left
   bool no_room_for_proof_ = false;  // it ran out of memory: this step is not proven
   Proof* proof_ = nullptr;  // of the backward pass under way
-  bool exchanged_saved_ = false;  // a collective operation wrote to what operators may have saved for backward
+  const char* saved_is_lost_ = nullptr;  // what happened to memory that operators may have saved for backward
 
   std::vector<Instruction> instructions_;
   std::vector<Value> values_;

@@ -80,6 +80,16 @@ void Region::given_memory(const at::Tensor& tensor, const void* before) {
   }
 }
 
+void Region::before_resize(const c10::StorageImpl* storage) {
+  if (is_read_there(storage)) saved_is_lost_ = "has had its storage resized since (storage.resize_()).";
+}
+
+void Region::resized(const c10::StorageImpl* storage) {
+  for (Capture& c : captures_) {
+    if (c.before.defined() && c.tensor.defined() && storage_of(c.tensor) == storage) c.data = memory_of(c.tensor);
+  }
+}
+
 // Note [Writes to captures]
 // A capture is read again when micro-batches are replayed, so a write to it between the operator that read it and the replay would
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
@@ -97,7 +107,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
-    if (!capture.before.defined()) capture.lost |= !there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
+    if (!capture.before.defined() && !capture.lost) capture.lost = !there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
   }
 }
 
@@ -109,12 +119,14 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
     const at::Tensor& t = captures_[uses_[o.id].capture].tensor;
     return t.defined() && storage_of(t) == storage;
   };
+  bool saved = false;
   for (const Instruction& in : instructions_) {
     if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
-    if (may_save_result(in.op.schema())) exchanged_saved_ |= std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && lies_there(out); });
+    if (may_save_result(in.op.schema())) saved |= std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && lies_there(out); });
     if (!may_save_operands(in.op.schema())) continue;
-    for (const Argument& argument : in.arguments) exchanged_saved_ |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
+    for (const Argument& argument : in.arguments) saved |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
   }
+  if (saved) saved_is_lost_ = "was written to by a collective operation since.";
   // Nobody has saved it, or the pass is refused: what is sent need not be looked at again.
   std::vector<char> written_before;
   for (const Capture& capture : captures_) written_before.push_back(capture.before.defined());

@@ -142,6 +142,7 @@ class Tape {
   void settle(const at::Tensor& tensor);
   // It has other memory now, with the same values in it: it is who it was.
   void given_memory(const at::Tensor& tensor);
+  void before_resize(const c10::StorageImpl* storage);  // by no operator: what lies there is lost
 
   // Drops what no live tensor descends from. Called by commit() now and then; public for the moment before a rescue.
   void collect();

@@ -121,6 +121,13 @@ void Tape::before_silent_write(const at::Tensor& tensor) {
   forget_written(tensor);
 }
 
+void Tape::before_resize(const c10::StorageImpl* storage) {
+  const auto lies_there = std::find_if(values_.begin(), values_.end(), [&](const TapeValue& value) { return value.storage == storage && !value.weak.expired(); });
+  if (lies_there == values_.end()) return;
+  const at::Tensor t(lies_there->weak.lock());
+  before_silent_write(t);
+}
+
 void Tape::forget_written(const at::Tensor& tensor) {
   if (storage_of(tensor) == nullptr) return;
   for (TapeValueId id = 0; id < values_.size(); ++id) {
