@@ -131,6 +131,7 @@ class LazyCall {
         case Outcome::kDone:
           return true;
         case Outcome::kOrdinary:
+          if (traits_.writes && !traits_.metadata) take_written_out(op_, arguments_);  // what it writes to may have got its value for it
           return false;
         case Outcome::kAskAgain:
           break;

@@ -2,6 +2,8 @@
 
 #include <c10/core/AutogradState.h>
 
+#include <algorithm>
+
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/compat/hooks.h"
@@ -9,6 +11,7 @@
 #include "torchglue/oom/events.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -23,12 +26,22 @@ void note_write_behind(const at::Tensor& t) {
   }
 }
 
+namespace {
+
+// Whether the value has left its region, and something that shares its memory there is alive: PyTorch does not know that the two do, and would give the graph of a write to the one alone.
+bool is_parted(const at::Tensor& t, const RegionNode& node) {
+  if (deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr || node.region()->released()) return false;
+  return t.storage().use_count() > 1 && node.region()->shares_memory(node.outputs()[t.output_nr()]);
+}
+
+}  // namespace
+
 void refuse_write_to_a_part(const at::Tensor& t) {
   const torch::autograd::Node* node = node_of(t);
   if (node == nullptr || kind_of(*node) != NodeKind::kRegion || !c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  for (const auto& region : session().live_regions()) {
-    TORCH_CHECK_WITH(OutOfMemoryError, !region->is_behind(t), kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
-  }
+  const auto& regions = session().live_regions();
+  const bool part = is_parted(t, static_cast<const RegionNode&>(*node)) || std::any_of(regions.begin(), regions.end(), [&](const auto& region) { return region->is_behind(t); });
+  TORCH_CHECK_WITH(OutOfMemoryError, !part, kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
 }
 
 // Note [Writes that backward finds]
@@ -85,16 +98,45 @@ void give_own_node(const at::Tensor& t) {
   torch::autograd::impl::set_gradient_edge(t, torch::autograd::Edge(std::move(own), 0));
 }
 
-// PyTorch gives a view that is written to another node, and what hooks there are stay with the old one, which nothing leads to any more. A region has one node for both.
+// PyTorch gives a view that is written to another node, whichever tensor of the same memory the write names, and what hooks there are stay with the old one, which nothing leads to any more. A
+// region has one node for both.
+void refuse_hooked_view(const Region& region, c10::function_ref<bool(const Value&)> is_written) {
+  const NodePtr node = region.node();
+  if (node == nullptr) return;
+  for (ValueId v : static_cast<const RegionNode&>(*node).outputs()) {
+    const Value& value = region.value(v);
+    if (value.impl == nullptr || !is_written(value) || (region.group(value.group).base == v && !value.hidden_base)) continue;
+    const bool hooked = is_hooked(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
+    TORCH_CHECK_WITH(OutOfMemoryError, !hooked, kUnderKoila, "a view that has a hook (register_hook, retain_grad) is written to in place.");
+  }
+}
+
 void refuse_write_to_hooked_view(const at::Tensor& t) {
   const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-  if (entry.region == nullptr || !is_hooked(t)) return;
-  const Value& value = entry.region->value(entry.value);
-  if (entry.region->group(value.group).base == entry.value && !value.hidden_base) return;
-  TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, "a view that has a hook (register_hook, retain_grad) is written to in place.");
+  if (entry.region != nullptr) {
+    const uint32_t group = entry.region->value(entry.value).group;
+    return refuse_hooked_view(*entry.region, [&](const Value& value) { return value.group == group; });
+  }
+  if (t.unsafeGetTensorImpl()->version_counter().unique()) return;  // by `.data`: the write counts for nobody else
+  for (const auto& region : session().live_regions()) {
+    refuse_hooked_view(*region, [&](const Value& value) {
+      const Group& group = region->group(value.group);
+      return group.is_filled_in(storage_of(t)) || (group.kept != nullptr && group.kept == storage_of(t));
+    });
+  }
 }
 
 }  // namespace
+
+void take_written_out(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
+  const bool with_graph = c10::AutogradState::get_tls_state().get_grad_mode() && any_requires_grad(arguments);
+  if (!with_graph) return;
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+    const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+    if (entry.region == nullptr) return refuse_write_to_a_part(t);
+    entry.region->shared_from_this()->hand_out_group(entry.value, with_graph);
+  });
+}
 
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();

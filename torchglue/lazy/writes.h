@@ -13,6 +13,9 @@ void note_write_behind(const at::Tensor& t);
 // memory in that case.
 void refuse_write_to_a_part(const at::Tensor& t);
 
+// Before a call writes for real, with a graph, to what may have got its value for it: the value leaves its region with all that share its memory. Throws as above, where PyTorch does not know that they do.
+void take_written_out(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);
+
 // A write to a value of the step that has its memory: the region notes it for backward, see Note [Writes that backward finds].
 void tell_of_write(const at::Tensor& t);
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
-#include "torchglue/compat/hooks.h"
+#include "torchglue/base/graph_walk.h"
+#include "torchglue/base/own_hook.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/plan/on_tape.h"
@@ -226,12 +228,27 @@ class Inference {
     return more;
   }
 
-  // Its hook is to see what comes by the graph that stays as well.
-  bool is_hooked_result(const TapeOp& op) const {
+  // Its hook is to see what comes by the graph that stays as well. It hangs on the node, whether or not the tensor is still alive.
+  bool is_hooked_result(const TapeOp& op) {
+    if (!hooked_) hooked_ = hooked_nodes();
     return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) {
-      const at::Tensor t = out == kNoTapeValue ? at::Tensor() : tape_.values()[out].lock();
-      return t.defined() && tape_.is_current(out) && is_hooked(t);
+      if (out == kNoTapeValue) return false;
+      const TapeValue& value = tape_.values()[out];
+      const auto node = hooked_->find(value.grad_fn);
+      return node != hooked_->end() && node->second == value.node_number;
     });
+  }
+
+  // With their sequence numbers.
+  ska::flat_hash_map<const void*, uint64_t> hooked_nodes() const {
+    ska::flat_hash_map<const void*, uint64_t> hooked;
+    std::vector<torch::autograd::Node*> nodes = nodes_behind(tape_);
+    add_bridges(tape_, nodes);
+    walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {
+      if (has_hooks(*node) || !node->retains_grad_hooks().empty()) hooked.emplace(node, node->sequence_nr());
+      return true;
+    });
+    return hooked;
   }
 
   bool runs_again(const TapeOp& op) {
@@ -319,6 +336,7 @@ class Inference {
   PlannedMasks masks_;
   Gone gone_;
   const Graphs graphs_;
+  std::optional<ska::flat_hash_map<const void*, uint64_t>> hooked_;
   const at::Device device_;
   Plan plan_;
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "torchglue/base/graph_walk.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -113,6 +114,20 @@ Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, Op
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op) {
   OpCall call = call_on_tape(tape, op, plan.batch, [&](TapeValueId v) { return plan.placements[v]; });
   return decide_on_tape(tape, plan, op, call);
+}
+
+std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape) {
+  std::vector<torch::autograd::Node*> nodes;
+  for (const TapeValue& value : tape.values()) {
+    if (const at::Tensor t = value.lock(); t.defined()) add_nodes_behind(t, nodes);
+  }
+  return nodes;
+}
+
+void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes) {
+  for (const Bridge& bridge : tape.bridges()) {
+    if (!bridge.alive.expired()) nodes.push_back(bridge.node);
+  }
 }
 
 }  // namespace koila

@@ -51,4 +51,10 @@ class Gone {
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op, OpCall& call);
 Decision decide_on_tape(const Tape& tape, const Plan& plan, const TapeOp& op);
 
+// The nodes that living tensors of the tape have, see Note [Views that are behind].
+std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape);
+
+// Adds the nodes of the bridges that are alive.
+void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes);
+
 }  // namespace koila

@@ -9,24 +9,25 @@
 #include "torchglue/compat/storage.h"
 #include "torchglue/oom/error_text.h"
 #include "torchglue/region/boundary_store.h"
+#include "torchglue/region/constant_views.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/updates/late_updates.h"
 
 namespace koila {
 
 // Python's bindings of factories (`zeros_like`) strip what they return of its autograd metadata: such a tensor is not dead.
-DeferredMeta::~DeferredMeta() {
+DeathWatch::~DeathWatch() {
   if (region_ == nullptr) return;
   const NoRawAccess koila;
   const bool alive = c10::raw::intrusive_ptr::use_count(impl_) > 0;
   if (alive && impl_->autograd_meta() == nullptr && region_->keeps(impl_, value_)) {
-    impl_->set_autograd_meta(std::make_unique<DeferredMeta>(std::move(region_), impl_, value_));
+    impl_->set_autograd_meta(std::make_unique<DeferredMeta>(std::move(*this)));
     return;
   }
   region_->on_death(impl_, value_);
 }
 
-void DeferredMeta::let_go() {
+void DeathWatch::let_go() {
   if (region_ == nullptr) return;
   const auto region = std::move(region_);
   region->on_death(impl_, value_);
@@ -34,8 +35,8 @@ void DeferredMeta::let_go() {
 
 void let_go_of_region(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  auto* meta = dynamic_cast<DeferredMeta*>(impl->autograd_meta());
-  if (meta != nullptr && deferred_registry().find(impl).region == nullptr) meta->let_go();
+  DeathWatch* watch = watch_of(*impl);
+  if (watch != nullptr && deferred_registry().find(impl).region == nullptr) watch->let_go();
 }
 
 DeferredRegistry& deferred_registry() {

@@ -20,10 +20,11 @@ namespace koila {
 // puts memory into that same storage object: every alias, known or not, sees the value.
 //
 // Its autograd metadata is a subclass that tells the region when the tensor dies: the last moment to let go of micro-batch 0's part.
-struct DeferredMeta : torch::autograd::AutogradMeta {
-  DeferredMeta(std::shared_ptr<Region> region, c10::TensorImpl* impl, ValueId value)
-      : region_(std::move(region)), impl_(impl), value_(value) {}
-  ~DeferredMeta() override;
+class DeathWatch {
+ public:
+  DeathWatch(std::shared_ptr<Region> region, c10::TensorImpl* impl, ValueId value) : region_(std::move(region)), impl_(impl), value_(value) {}
+  DeathWatch(DeathWatch&& other) noexcept : region_(std::move(other.region_)), impl_(other.impl_), value_(other.value_) {}
+  ~DeathWatch();
 
   // The tensor has its value and is the program's own from now on. A region that reads it must not be held by it: the two would live for ever.
   void let_go();
@@ -32,6 +33,11 @@ struct DeferredMeta : torch::autograd::AutogradMeta {
   std::shared_ptr<Region> region_;
   c10::TensorImpl* impl_;
   ValueId value_;
+};
+
+struct DeferredMeta : torch::autograd::AutogradMeta {
+  explicit DeferredMeta(DeathWatch&& of) : watch(std::move(of)) {}
+  DeathWatch watch;
 };
 
 // let_go(), where the tensor was deferred once and no longer is.

@@ -11,6 +11,7 @@
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/placement/creation.h"
+#include "torchglue/region/constant_views.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/region.h"
 #include "torchglue/step/session.h"
@@ -28,6 +29,8 @@ bool lies_elsewhere(const Region& region, ValueId id) {
   return storage != nullptr && !region.lies_in(id, storage);
 }
 
+at::Tensor tensor_of(const Value& value) { return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)); }
+
 }  // namespace
 
 void Region::consume(ValueId value) { values_[value].consumed = true; }
@@ -41,10 +44,11 @@ void Region::hand_over(ValueId id, const at::Tensor& tensor, bool whole) {
 
 void Region::hand_out_group(ValueId id, bool with_graph) {
   const uint32_t group = values_[id].group;
+  const at::Tensor written = tensor_of(values_[id]);
   for (ValueId other = 0; other < values_.size(); ++other) {
     Value& value = values_[other];
     if (value.group != group || value.impl == nullptr) continue;
-    if (other != id && (value.requires_grad || with_graph) && c10::AutogradState::get_tls_state().get_grad_mode()) {
+    if (other != id && (value.requires_grad || (with_graph && !are_related(tensor_of(value), written))) && c10::AutogradState::get_tls_state().get_grad_mode()) {
       TORCH_CHECK_WITH(OutOfMemoryError, false,
                        kUnderKoila, "an operator writes in place to a tensor that it cannot split, and of which a view is alive.");
     }

@@ -14,6 +14,7 @@
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/constant_views.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/half_sums.h"
 #include "torchglue/region/layout.h"
@@ -264,6 +265,7 @@ class Region::Joining {
     const ValueId id = region_.new_value(result.placement, region_.values_[alias.value].group, has_node(result.local), random_);
     joined_->outputs.push_back(id);
     set_local(region_.first_, id, result.local);
+    if (!region_.values_[id].requires_grad && call_.op.schema().name() != "aten::detach") stand_as_view(view, *alias.full, result.element >= 0);
     region_.install(id, view);
     // A node outside of the region may have saved the one, and is to hear of a write to the other.
     if (!view.is_inference()) view.unsafeGetTensorImpl()->set_version_counter(alias.full->unsafeGetTensorImpl()->version_counter());

@@ -40,6 +40,17 @@ bool spare_first_frames() {
   return spared;
 }
 
+// What a step that was refused leaves, once the program has let go of it, and went on to the next one.
+bool release_unreachable_regions() {
+  bool released = false;
+  for (const auto& region : session().live_regions()) {
+    if (!region->is_unreachable()) continue;
+    region->release();
+    released = true;
+  }
+  return released;
+}
+
 void Session::settle() {
   for (const auto& region : live_regions()) {
     region->materialise_held();

@@ -106,6 +106,7 @@ struct Value {
   bool random = false;       // a random draw went into it
   bool consumed = false;     // a plain operator's graph hangs on it
   bool hidden_base = false;  // PyTorch's own result is a view of memory that the program has no tensor for (einsum), and gets another node where it is written to
+  bool constant_view = false;  // see Note [Views of constants]
   bool moved = false;        // its tensor had been given other memory (.data = ...) when it died
   bool used_up = false;      // no gradient passes through it any more, see Note [When a region ends]
   int64_t node_output = -1;  // input number of the region's node (an output of the forward pass)

@@ -10,6 +10,7 @@
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/region/constant_views.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/half_sums.h"
 #include "torchglue/region/node.h"
@@ -60,9 +61,10 @@ void Region::install(ValueId id, const at::Tensor& tensor) {
   value.strides.assign(impl->strides().begin(), impl->strides().end());
   value.storage_offset = impl->storage_offset();
   value.dtype = tensor.scalar_type();
-  impl->set_autograd_meta(std::make_unique<DeferredMeta>(shared_from_this(), impl, id));
-  deferred_registry().add(impl, this, id);
   Group& group = groups_[value.group];
+  value.constant_view = !value.requires_grad && group.base != id && is_constant_view(tensor);
+  watch_for_death(*impl, {shared_from_this(), impl, id}, value.constant_view);
+  deferred_registry().add(impl, this, id);
   if (!group.materialised && !group.storage) {
     group.storage = tensor.storage();
     deferred_registry().add_storage(storage_of(tensor), this, value.group);
@@ -83,6 +85,7 @@ void Region::attach_gradient(ValueId id, const at::Tensor& deferred) {
   }
   Value& value = values_[id];
   value.requires_grad = true;
+  if (std::exchange(value.constant_view, false)) stand_alone(deferred);
   if (value.node_output < 0) value.node_output = static_cast<RegionNode*>(node_)->add_output(deferred, id);
   torch::autograd::impl::set_gradient_edge(deferred, torch::autograd::Edge(owner, static_cast<uint32_t>(value.node_output)));
 }

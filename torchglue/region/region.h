@@ -167,8 +167,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // Frees micro-batch 0's graph; it is run again when needed. False when there was none.
   bool drop_first_frame();
   bool holds_first_frame() const { return first_.next > 0; }
-  // The same for an allocation that fails elsewhere. False when the region is at work.
-  bool spare_first_frame() { return at_work_ == 0 && drop_first_frame(); }
+  bool spare_first_frame() { return at_work_ == 0 && drop_first_frame(); }  // for an allocation that fails elsewhere
+  bool is_unreachable() const { return at_work_ == 0 && !has_deferred() && node() == nullptr && looked_at().empty(); }
   // Frees what can be made again, the graphs of earlier stages' first micro-batches, or else moves boundaries outside. False when there was nothing.
   bool make_room();
 

@@ -27,6 +27,7 @@
 #include "torchglue/rescue/rescued_call.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/session.h"
+#include "torchglue/step/spare.h"
 #include "torchglue/tape/written_since.h"
 #include "torchglue/stages/running_statistics.h"
 
@@ -40,7 +41,8 @@ bool retry(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
            PackOnce& packs) {
   for (int tries = 0; packs.may_run_again();) {
     const OutOfMemory oom = describe_out_of_memory(op.schema().name());
-    if (!worth_another_try(oom, tries, /*micro_batch=*/false) || (written && !written->make_as_before(op, arguments.values())) || (statistics && !statistics->restore())) return false;
+    const bool room = may(KOILA_RUNG_RETRY) && release_unreachable_regions();
+    if ((!room && !worth_another_try(oom, tries, /*micro_batch=*/false)) || (written && !written->make_as_before(op, arguments.values())) || (statistics && !statistics->restore())) return false;
     if (before) before->restore();
     arguments.put_back(*stack);
     try {

@@ -3,25 +3,10 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "torchglue/base/graph_walk.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/region.h"
 
 namespace koila {
-
-std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape) {
-  std::vector<torch::autograd::Node*> nodes;
-  for (const TapeValue& value : tape.values()) {
-    if (const at::Tensor t = value.lock(); t.defined()) add_nodes_behind(t, nodes);
-  }
-  return nodes;
-}
-
-void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes) {
-  for (const Bridge& bridge : tape.bridges()) {
-    if (!bridge.alive.expired()) nodes.push_back(bridge.node);
-  }
-}
 
 torch::autograd::Edge edge_from_outside(const at::Tensor& tensor) {
   if (const auto entry = deferred_registry().find(tensor.unsafeGetTensorImpl()); entry.region != nullptr) entry.region->consume(entry.value);

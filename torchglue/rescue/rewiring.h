@@ -6,15 +6,10 @@
 
 #include <vector>
 
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
-
-// The nodes that living tensors of the tape have, see Note [Views that are behind].
-std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape);
-
-// Adds the nodes of the bridges that are alive.
-void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes);
 
 // The edge to the node that the tensor has. If that is a region's, the region is told that a plain node hangs on it.
 torch::autograd::Edge edge_from_outside(const at::Tensor& tensor);

@@ -14,6 +14,9 @@ namespace koila {
 // Defined in region/of_session.cc, since regions lie above.
 bool spare_first_frames();
 
+// Releases the regions that nobody can ask for anything any more. False when there was none. Defined in region/of_session.cc.
+bool release_unreachable_regions();
+
 // Lets go of the gradients that the pass under way keeps beside the engine, see Note [Past a bridge], if that is all that is lacking: without koila the allocation would then have had its room. Where
 // more is lacking they are what the step can be made from. False where nothing was let go of. The owner's thread only.
 // Defined in rescue/past_bridges.cc.
