@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "torchglue/base/own_hook.h"
@@ -18,6 +20,7 @@
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
+#include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
@@ -70,6 +73,16 @@ int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
   return add_input_metadata(deferred);
 }
 
+namespace {
+
+// Whether PyTorch has one node for all results of the operator. What is composed of others has one for each (tensor_split, hsplit), but for what is another name of split().
+bool has_one_node(const c10::OperatorHandle& op) {
+  constexpr std::string_view kSplit[] = {"aten::chunk", "aten::unsafe_chunk", "aten::split"};
+  return !op_traits(op).composite || std::find(std::begin(kSplit), std::end(kSplit), op.schema().name()) != std::end(kSplit);
+}
+
+}  // namespace
+
 bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const {
   std::vector<ValueId> from;
   for (uint32_t other : reached) from.push_back(outputs_[other]);
@@ -78,7 +91,8 @@ bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reach
   size_t maker = region_->instructions_.size();
   while (maker-- > 0) {
     const auto& made = region_->instructions_[maker].outputs;
-    if (std::find(made.begin(), made.end(), outputs_[output]) != made.end()) return made.size() > 1 && std::find(path.begin(), path.end(), maker) != path.end();
+    if (std::find(made.begin(), made.end(), outputs_[output]) == made.end()) continue;
+    return made.size() > 1 && has_one_node(region_->instructions_[maker].op) && std::find(path.begin(), path.end(), maker) != path.end();
   }
   return false;
 }
