@@ -31,7 +31,8 @@ namespace {
 // Whether the value has left its region, and something that shares its memory there is alive: PyTorch does not know that the two do, and would give the graph of a write to the one alone.
 bool is_parted(const at::Tensor& t, const RegionNode& node) {
   if (deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr || node.region()->released()) return false;
-  return t.storage().use_count() > 1 && node.region()->shares_memory(node.outputs()[t.output_nr()]);
+  const ValueId value = node.outputs()[t.output_nr()];
+  return t.storage().use_count() > 1 && node.is_there(value) && node.region()->shares_memory(value);
 }
 
 }  // namespace
@@ -104,6 +105,7 @@ void refuse_hooked_view(const Region& region, c10::function_ref<bool(const Value
   const NodePtr node = region.node();
   if (node == nullptr) return;
   for (ValueId v : static_cast<const RegionNode&>(*node).outputs()) {
+    if (!static_cast<const RegionNode&>(*node).is_there(v)) continue;
     const Value& value = region.value(v);
     if (value.impl == nullptr || !is_written(value) || (region.group(value.group).base == v && !value.hidden_base)) continue;
     const bool hooked = is_hooked(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));

@@ -83,6 +83,8 @@ bool has_one_node(const c10::OperatorHandle& op) {
 
 }  // namespace
 
+bool RegionNode::is_there(ValueId output) const { return output < region_->values_.size(); }
+
 bool RegionNode::comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const {
   std::vector<ValueId> from;
   for (uint32_t other : reached) from.push_back(outputs_[other]);

@@ -33,6 +33,8 @@ class RegionNode : public torch::autograd::Node {
   // Returns the input number of the node that stands for the deferred tensor.
   int64_t add_output(const at::Tensor& deferred, ValueId value);
   const std::vector<ValueId>& outputs() const { return outputs_; }
+  // False of an output whose operator could not join after all.
+  bool is_there(ValueId output) const;
   const std::shared_ptr<Region>& region() const { return region_; }
   // Whether a pass that brings gradients for these outputs comes by the operator that made the value of `output`: then PyTorch calls the hooks of all of its results.
   bool comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const;
