@@ -22,14 +22,14 @@ def make(folder):
     sources.mkdir(parents=True)
     built.mkdir()
     copy_of_sources(sources)
-    without_torch = "-Csetup-args=-Dglue=false"
+    without_torch = "--config-settings=setup-args=-Dglue=false"
     sdist = "import sys, mesonpy; mesonpy.build_sdist(sys.argv[1], {'setup-args': ['-Dglue=false']})"
     log.write_text(run(sys.executable, "-c", sdist, built, cwd=sources))
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         archive.extractall(folder / "unpacked")
     unpacked = next((folder / "unpacked").iterdir())
     log.write_text(run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index", without_torch,
-                       f"-Cbuild-dir={unpacked / 'build'}", "-w", built, unpacked, cwd=folder))
+                       f"--config-settings=build-dir={unpacked / 'build'}", "-w", built, unpacked, cwd=folder))
 
 
 @pytest.fixture(scope="session")
