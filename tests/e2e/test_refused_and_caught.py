@@ -40,7 +40,7 @@ def run(environment):
 
 def test_the_steps_after_it_train():
     plain = run(clean_environment({}))
-    koila = run(clean_environment(koila_environment("rescue") | {"KOILA_CPU_MEMORY": "290000B", "KOILA_LADDER": "0,1"}))
+    koila = run(clean_environment(koila_environment("rescue", KOILA_CPU_MEMORY="290000B", KOILA_LADDER="0,1")))
     assert koila[0] == "200 refused"
     for line, expected in zip(koila[2:], plain[2:], strict=True):  # the second may have been refused while koila learned
         assert abs(float(line.split()[1]) - float(expected.split()[1])) < 1e-12

@@ -40,7 +40,7 @@ bool is_parted(const at::Tensor& t, const RegionNode& node) {
 void refuse_write_to_a_part(const at::Tensor& t) {
   const torch::autograd::Node* node = node_of(t);
   if (node == nullptr || kind_of(*node) != NodeKind::kRegion || !c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  const auto& regions = session().live_regions();
+  const auto regions = session().live_regions();
   const bool part = is_parted(t, static_cast<const RegionNode&>(*node)) || std::any_of(regions.begin(), regions.end(), [&](const auto& region) { return region->is_behind(t); });
   TORCH_CHECK_WITH(OutOfMemoryError, !part, kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
 }
@@ -102,10 +102,11 @@ void give_own_node(const at::Tensor& t) {
 // PyTorch gives a view that is written to another node, whichever tensor of the same memory the write names, and what hooks there are stay with the old one, which nothing leads to any more. A
 // region has one node for both.
 void refuse_hooked_view(const Region& region, c10::function_ref<bool(const Value&)> is_written) {
-  const NodePtr node = region.node();
-  if (node == nullptr) return;
-  for (ValueId v : static_cast<const RegionNode&>(*node).outputs()) {
-    if (!static_cast<const RegionNode&>(*node).is_there(v)) continue;
+  const NodePtr owner = region.node();
+  if (owner == nullptr) return;
+  const auto& node = static_cast<const RegionNode&>(*owner);
+  for (ValueId v : node.outputs()) {
+    if (!node.is_there(v)) continue;
     const Value& value = region.value(v);
     if (value.impl == nullptr || !is_written(value) || (region.group(value.group).base == v && !value.hidden_base)) continue;
     const bool hooked = is_hooked(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(value.impl)));
@@ -131,12 +132,11 @@ void refuse_write_to_hooked_view(const at::Tensor& t) {
 }  // namespace
 
 void take_written_out(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  const bool with_graph = c10::AutogradState::get_tls_state().get_grad_mode() && any_requires_grad(arguments);
-  if (!with_graph) return;
+  if (!c10::AutogradState::get_tls_state().get_grad_mode() || !any_requires_grad(arguments)) return;
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
     if (entry.region == nullptr) return refuse_write_to_a_part(t);
-    entry.region->shared_from_this()->hand_out_group(entry.value, with_graph);
+    entry.region->shared_from_this()->hand_out_group(entry.value, /*with_graph=*/true);
   });
 }
 
