@@ -46,15 +46,16 @@ bool Tape::find_origins(TapeValueId id, uint32_t version, int depth, std::vector
   const TapeValue& value = values_[id];
   if (value.differentiable()) return true;  // a region makes it again
   if (value.strong.defined() && version_of(value.strong) == version) return true;
-  if (value.is_capture() || !can_run_again(ops()[value.producer])) {
-    const at::Tensor t = value.lock();
-    if (!t.defined() || version_of(t) != version) return false;
-    if (value.hold.expired() && std::find(origins.begin(), origins.end(), id) == origins.end()) origins.push_back(id);
-    return true;
+  if (!value.is_capture() && can_run_again(ops()[value.producer]) && value.version == version && depth < kRunAgainAtMost) {
+    const auto& refs = ops()[value.producer].refs;
+    const size_t found = origins.size();
+    if (std::all_of(refs.begin(), refs.end(), [&](const TapeRef& ref) { return find_origins(ref.value, ref.version, depth + 1, origins); })) return true;
+    origins.resize(found);  // something further back is gone
   }
-  const auto& refs = ops()[value.producer].refs;
-  return value.version == version && depth < kRunAgainAtMost &&
-         std::all_of(refs.begin(), refs.end(), [&](const TapeRef& ref) { return find_origins(ref.value, ref.version, depth + 1, origins); });
+  const at::Tensor t = value.lock();
+  if (!t.defined() || version_of(t) != version) return false;
+  if (value.hold.expired() && std::find(origins.begin(), origins.end(), id) == origins.end()) origins.push_back(id);
+  return true;
 }
 
 std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
