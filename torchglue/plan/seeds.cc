@@ -23,7 +23,7 @@ namespace koila {
 
 namespace {
 
-using Score = std::tuple<int, bool, int64_t>;  // serves, of the usual batch, bytes
+using Score = std::tuple<int, bool, int64_t>;  // serves, of the usual batch, bytes that it saves
 
 struct Candidate {
   Seed seed;
@@ -68,6 +68,17 @@ bool helps_the_call(const Tape& tape, const Plan& plan) {
   return plan.pending != Plan::Pending::kNotReached;
 }
 
+// Whether an index picks in an order of its own from what the plan has been widened by, and what has several entries for each row: a table, then, from which a minibatch is picked.
+bool is_table(const Tape& tape, const Plan& wider) {
+  const Seed& added = wider.seeds.back();
+  return added.placement.inner > 1 && std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+           const bool picks = op.op.schema().name() == "aten::index" || op.op.schema().name() == "aten::index_select";
+           if (!picks || op.refs.empty() || op.refs[0].value != added.value || op.outputs[0] == kNoTapeValue) return false;
+           const auto& ragged = wider.placements[op.outputs[0]].ragged;
+           return ragged && !ragged->order.empty();
+         });
+}
+
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score, Graphs graphs) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
@@ -81,7 +92,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / plan.batch)});
       Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
       // One that is split only to be put together again is better made again as a whole.
-      if (wider.whole_ops <= plan.whole_ops && score(wider) > score(plan) && wider.bytes - wider.bytes_whole > plan.bytes - plan.bytes_whole) {
+      if (!is_table(tape, wider) && wider.whole_ops <= plan.whole_ops && score(wider) > score(plan) && wider.bytes - wider.bytes_whole > plan.bytes - plan.bytes_whole) {
         plan = std::move(wider);
         break;
       }
@@ -189,9 +200,8 @@ std::optional<Seed> packed_seed(const Tape& tape, TapeValueId v) {
   return Seed{v, Placement::shard(0, std::make_shared<const Ragged>(std::move(*rows)))};
 }
 
-}  // namespace
-
-bool covers_most(const Tape& tape, const Plan& plan) {
+// What the results of operators in the step's graph take.
+int64_t graph_bytes(const Tape& tape) {
   int64_t bytes = 0;
   for (const TapeOp& op : tape.ops()) {
     for (TapeValueId out : op.outputs) {
@@ -200,14 +210,41 @@ bool covers_most(const Tape& tape, const Plan& plan) {
       if (!value.is_view && !value.is_capture() && value.differentiable()) bytes += value.bytes();
     }
   }
-  return plan.bytes >= bytes / 2;
+  return bytes;
 }
+
+int64_t bytes_saved(const Plan& plan) { return plan.bytes - plan.bytes_whole - plan.bytes_again; }
+
+// Whether what the plan splits would hang on a part of the graph that it leaves as it is, which could not be split any more then.
+bool hangs_on_the_rest(const Tape& tape, const Plan& plan) {
+  const auto hangs = [&](const TapeOp& op) {
+    const auto is_split = [&](TapeValueId v) { return v != kNoTapeValue && plan.descends[v] != 0; };
+    const auto is_left = [&](const TapeRef& ref) { return tape.values()[ref.value].differentiable() && !tape.values()[ref.value].is_capture() && !is_split(ref.value); };
+    const bool reads_split = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return is_split(ref.value); });
+    return reads_split && tape.state(op.state).grad_mode && std::any_of(op.refs.begin(), op.refs.end(), is_left);
+  };
+  return std::any_of(tape.ops().begin(), tape.ops().end(), hangs) || (tape.pending() != nullptr && hangs(*tape.pending()));
+}
+
+// How well a plan serves a call in flight. One that saves much makes room for the call whether or not it reaches it, and goes before one that reaches it, saves little and leaves the rest so that it
+// cannot be split after it: the features of a loss.
+int serves_call(const Tape& tape, const Plan& plan, int64_t much) {
+  constexpr int kServesWell = static_cast<int>(Plan::Pending::kSplit) + 1;
+  const bool saves_much = much > 0 && bytes_saved(plan) >= much;
+  const bool leaves_the_rest = plan.pending != Plan::Pending::kNotReached && !hangs_on_the_rest(tape, plan);
+  return (saves_much || leaves_the_rest ? kServesWell : 0) + static_cast<int>(plan.pending);
+}
+
+}  // namespace
+
+bool covers_most(const Tape& tape, const Plan& plan) { return plan.bytes >= graph_bytes(tape) / 2; }
 
 std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   constexpr size_t kTries = 16;
   const auto& values = tape.values();
+  const int64_t much = wanted.serves ? 0 : graph_bytes(tape) / 4;
   const std::function<Score(const Plan&)> score = [&](const Plan& plan) {
-    return Score{wanted.serves ? wanted.serves(plan) : static_cast<int>(plan.pending), plan.batch == wanted.usual_batch, plan.bytes - plan.bytes_whole - plan.bytes_again};
+    return Score{wanted.serves ? wanted.serves(plan) : serves_call(tape, plan, much), plan.batch == wanted.usual_batch, bytes_saved(plan)};
   };
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
