@@ -47,12 +47,12 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
         q.opaque = t;
         return;
       }
-      // A value that exists is as good as any real tensor, unless its gradient must reach the region.
-      if (real && !(grad_mode && t.requires_grad())) return;
+      // A value that exists is as good as any real tensor, unless its gradient must reach the region, or the region has ended: then another goes on from it, as from a marked one.
+      if (real && !(grad_mode && t.requires_grad()) && entry.region->open()) return;
       if (!real || entry.region->open()) {
         split.region = entry.region;
         split.value = entry.value;
-      } else {  // another region may go on from it
+      } else if (t.requires_grad()) {  // another region may go on from it
         entry.region->consume(entry.value);
       }
       split.placement = entry.region->value(entry.value).placement;
