@@ -1,5 +1,6 @@
 #include "torchglue/rescue/feasible.h"
 
+#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 
@@ -147,7 +148,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
         throw CannotConvert(op.op.schema().name() + " writes in place to a tensor that is not made again.");
       }
       const bool looks = view_instead(op.op).has_value();  // the memory stays as it is
-      if (traits.metadata && !looks && op.op.schema().name() != "aten::detach_") throw CannotConvert(op.op.schema().name() + " changes in place how a tensor of the step (" + describe(*written) + ") looks at its memory.");
+      if (traits.metadata && !looks) throw CannotConvert(op.op.schema().name() + " changes in place how a tensor of the step (" + describe(*written) + ") looks at its memory.");
       if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
@@ -165,6 +166,17 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   }
 }
 
+// What the engine and hooks have written to in backward, where the tape does not look: a gradient that is accumulated to, a sum that a hook adds to. Its memory stays as it is.
+void pin_written_in_backward() {
+  Tape& tape = session().tape;
+  ska::flat_hash_map<uint32_t, uint32_t> recorded;  // by group
+  for (const TapeValue& value : tape.values()) recorded[value.group] = std::max(recorded[value.group], value.version);
+  for (const TapeValue& value : tape.values()) {
+    const at::Tensor t = value.is_capture() ? at::Tensor() : value.lock();
+    if (t.defined() && storage_of(t) != nullptr && version_of(t) > recorded[value.group]) tape.pin_storage(storage_of(t));
+  }
+}
+
 }  // namespace
 
 void check_raw_memory() {
@@ -179,6 +191,7 @@ void check_raw_memory() {
 Plan find_plan(const Tape& tape, const std::function<bool(const Plan&)>& serves, const std::function<void(const Plan&)>& check, int64_t usual_batch,
                Graphs graphs, ska::flat_hash_set<const c10::TensorImpl*> asked_for) {
   follow_successors(nodes_behind(tape));
+  pin_written_in_backward();
   // Parameters, constants and data, what is written to them in place, and views of them, are made from nothing that could be split.
   const bool computed = std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
     const auto makes = [&](TapeValueId out) { return out != kNoTapeValue && !tape.values()[out].is_view; };
