@@ -101,8 +101,8 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
     // A view of a seed alone: it costs no memory, so it is made for real, and is split like the seed.
     if (std::any_of(q.split.begin(), q.split.end(), [](const SplitArgument& a) { return a.region != nullptr; })) return false;
     run_eagerly(op, keys, stack);
-    for_each_tensor(torch::jit::last(*stack, op.schema().returns().size()), [&](const at::Tensor& t, int result, int) {
-      const Placement& p = call.outputs()[result];
+    for_each_tensor(torch::jit::last(*stack, op.schema().returns().size()), [&](const at::Tensor& t, int result, int element) {
+      const Placement p = call.output_at(static_cast<size_t>(result), element);
       if (p.is_shard()) session().marks.add(t, p, region.batch(), region.micro_batch());
     });
     return true;
@@ -110,6 +110,13 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
     if (dynamic_cast<const RuleMismatch*>(&why) != nullptr) user_rule_broken(*op_traits(op).rule, call);
     session().log(KOILA_LOG_DEBUG, op.schema().name() + " runs at full batch: " + why.what());
     return false;
+  }
+}
+
+// Each becomes an ordinary tensor, from which the step is split anew.
+void hand_over_all(const Question& q) {
+  for (const SplitArgument& a : q.split) {
+    if (a.region != nullptr) a.region->shared_from_this()->hand_over(a.value, a.tensor);
   }
 }
 
@@ -170,7 +177,12 @@ class LazyCall {
       return Outcome::kDone;
     }
     if (end_stage_at_hook(q)) return Outcome::kAskAgain;
-    if (traits_.metadata && traits_.in_place && op_.schema().name() != "aten::detach_") {
+    if (op_.schema().name() == "aten::detach_") {
+      hand_over_all(q);  // a leaf is none of a region's tensors
+      run_eagerly(op_, keys_, stack_);
+      return Outcome::kDone;
+    }
+    if (traits_.metadata && traits_.in_place) {
       change_metadata(op_, keys_, stack_);
       return Outcome::kDone;
     }

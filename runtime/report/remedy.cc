@@ -10,6 +10,7 @@ struct Remedy {
 
 // The first that fits is taken. tests/house/test_reasons.py holds it against the reasons in the sources.
 constexpr Remedy kRemedies[] = {
+    {"looks at its memory.", "a new tensor (detach(), t(), unsqueeze()) in place of a change of the old one (detach_(), t_(), unsqueeze_())."},
     {"KOILA_MODE=track only counts",
      "KOILA_MODE=rescue, which is the default: koila then splits the step"},
     {"leaves micro-batches (rung 1) out",
