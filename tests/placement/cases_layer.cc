@@ -270,7 +270,6 @@ void random(std::vector<Case>& cases) {
   noise("aten::randint_like.low_dtype", {2, 7});
   noise("aten::random.from", {0, 7});
   noise("aten::random.to", {7});
-  draw("aten::rrelu", {0.1, 0.3, true});
   cases.insert(cases.end(), {
     // nothing is drawn: equal in value too
     {"aten::dropout", {shard({B, 3}), 0.5, false}, kLocal, S(0)},
@@ -279,6 +278,7 @@ void random(std::vector<Case>& cases) {
     {"aten::feature_dropout", {shard({2, B, 3}, 1), 0.5, false}, kLocal, S(1)},
     {"aten::feature_dropout", {shard({2, 2, B}, 2), 0.5, true}, kNo},
     {"aten::rrelu", {shard({B, 3})}, kLocal, S(0)},
+    {"aten::rrelu", {shard({B, 3}), 0.1, 0.3, true}, kNo},
     {"aten::rand_like", {partial({3})}, kReal, {}, {}, true},
     // noise in place: at the full batch
     {"aten::uniform_", {shard({B, 3})}, kNo},

@@ -11,6 +11,7 @@ namespace {
 
 Verdict noise(OpCall&);         // (self, ...): of self's shape, or into self
 Verdict draw(OpCall&);          // a draw for every entry
+Verdict noisy_slope(OpCall&);    // (self, lower, upper, training)
 Verdict draw_channels(OpCall&); // a draw for every [n, c]: dropout2d
 
 const RegisterRules kTable{
@@ -28,7 +29,7 @@ const RegisterRules kTable{
     {"aten::randint_like", noise, kRandom},
     {"aten::randn_like", noise, kRandom},
     {"aten::random", noise, kRandom},
-    {"aten::rrelu", draw, kRandom},
+    {"aten::rrelu", noisy_slope, kRandom},
     {"aten::uniform", noise, kRandom},
 };
 
@@ -44,6 +45,9 @@ Verdict draw(OpCall& call) {
   auto out = align(call, defined_operands(call));
   return out ? local(call, *out) : Verdict::kNo;
 }
+
+// Its slopes in training are noise, and no mask: they are the plain run's, which are drawn for the batch.
+Verdict noisy_slope(OpCall& call) { return call.boolean(call.find("training")) ? Verdict::kNo : draw(call); }
 
 Verdict draw_channels(OpCall& call) {
   const Placement p = call.tensor(0).placement;
