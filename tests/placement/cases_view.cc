@@ -134,15 +134,16 @@ void parts(std::vector<Case>& cases) {
     {"aten::slice.Tensor", {shard({B, 4}), 0, kNil, kEnd}, kLocal, S(0)},  // x[:]
     {"aten::slice.Tensor", {shard({B, 4}), 0, 0, B}, kLocal, S(0)},
     {"aten::slice.Tensor", {shard({B, 4}), 0, -B, 2 * B}, kLocal, S(0)},
-    {"aten::slice.Tensor", {shard({B, 4}), 0, 0, B - 1}, kNo},
-    {"aten::slice.Tensor", {shard({B, 4}), 0, 1, kEnd}, kNo},
+    {"aten::slice.Tensor", {shard({B, 4}), 0, 0, B - 1}, kLocal, R(0)},
+    {"aten::slice.Tensor", {shard({B, 4}), 0, 1, kEnd}, kLocal, R(0)},
+    {"aten::slice.Tensor", {shard({2, 20 * B}, 1, 1, 20), 1, 3, 5}, kNo},  // little of it
     {"aten::slice.Tensor", {shard({B, 4}), 0, 0, B, 2}, kNo},
     {"aten::slice.Tensor", {shard({3 * B, 4}, 0, 3), 0, 0, B}, kLocal, S(0)},       // blocks of cat
     {"aten::slice.Tensor", {shard({3 * B, 4}, 0, 3), 0, B, kNil}, kLocal, S(0, 2)},
     {"aten::slice.Tensor", {shard({3 * B, 4}, 0, 3), 0, -B, kEnd}, kLocal, S(0)},
     {"aten::slice.Tensor", {shard({3 * B, 4}, 0, 3), 0, B, -B}, kLocal, S(0)},
     {"aten::slice.Tensor", {shard({6 * B}, 0, 3, 2), 0, 2 * B, 4 * B}, kLocal, S(0, 1, 2)},
-    {"aten::slice.Tensor", {shard({6 * B}, 0, 3, 2), 0, B, 3 * B}, kNo},
+    {"aten::slice.Tensor", {shard({6 * B}, 0, 3, 2), 0, B, 3 * B}, kLocal, R(0)},
     {"aten::slice.Tensor", {partial({4}), 0, 1, 3}, kLocal, P()},
     {"aten::unbind.int", {shard({B, 3}), 1}, kLocal, S(0)},
     {"aten::unbind.int", {shard({3, B}, 1)}, kLocal, S(0)},
@@ -150,8 +151,8 @@ void parts(std::vector<Case>& cases) {
     {"aten::unbind.int", {partial({3})}, kLocal, P()},
     {"aten::split.sizes", {shard({B, 4}), ints({1, 3}), 1}, kLocal, S(0)},
     {"aten::split.sizes", {shard({2 * B, 4}, 0, 2), ints({B, B})}, kLocal, S(0)},
-    {"aten::split.sizes", {shard({3 * B, 4}, 0, 3), ints({B, 2 * B})}, kNo},
-    {"aten::split.sizes", {shard({B, 4}), ints({2, 3})}, kNo},
+    {"aten::split.sizes", {shard({3 * B, 4}, 0, 3), ints({B, 2 * B})}, kLocal, S(0)},
+    {"aten::split.sizes", {shard({B, 4}), ints({2, 3})}, kLocal, R(0)},
     {"aten::split_with_sizes", {shard({B, 4}), ints({1, 3}), -1}, kLocal, S(0)},
     {"aten::split_with_sizes", {partial({4}), ints({1, 3})}, kLocal, P()},
     {"aten::unsafe_split_with_sizes", {shard({4 * B}, 0, 4), ints({2 * B, 2 * B})}, kLocal, S(0, 2)},
@@ -183,7 +184,7 @@ void parts(std::vector<Case>& cases) {
     cases.insert(cases.end(), {
       {op, {shard({B, 4}), 1, 1, 2}, kLocal, S(0)},
       {op, {shard({B, 4}), 0, 0, B}, kLocal, S(0)},
-      {op, {shard({B, 4}), 0, 0, 2}, kNo},
+      {op, {shard({B, 4}), 0, 1, 2}, kLocal, R(0)},
       {op, {shard({3 * B}, 0, 3), 0, B, 2 * B}, kLocal, S(0, 2)},
       {op, {partial({4}), 0, 0, 2}, kLocal, P()},
     });
@@ -195,8 +196,8 @@ void parts(std::vector<Case>& cases) {
       {op, {shard({B, 4}), 3, 1}, kLocal, S(0)},
       {op, {shard({4 * B}, 0, 4), B}, kLocal, S(0)},
       {op, {shard({4 * B}, 0, 2, 2), 2 * B}, kLocal, S(0, 1, 2)},
-      {op, {shard({4 * B}, 0, 4), 3 * B}, kNo},
-      {op, {shard({B, 4}), 2}, kNo},
+      {op, {shard({4 * B}, 0, 4), 3 * B}, kLocal, R(0)},
+      {op, {shard({B, 4}), 2}, kLocal, R(0)},
       {op, {shard({B, 4}), B}, kLocal, S(0)},
     });
   }
@@ -204,8 +205,8 @@ void parts(std::vector<Case>& cases) {
     cases.insert(cases.end(), {
       {op, {shard({B, 4}), 3, 1}, kLocal, S(0)},
       {op, {shard({2 * B, 4}, 0, 2), 2}, kLocal, S(0)},
-      {op, {shard({3 * B, 4}, 0, 3), 2}, kNo},
-      {op, {shard({B, 4}), 2}, kNo},
+      {op, {shard({3 * B, 4}, 0, 3), 2}, kLocal, R(0)},
+      {op, {shard({B, 4}), 2}, kLocal, R(0)},
       {op, {partial({4}), 2}, kLocal, P()},
     });
   }
@@ -225,7 +226,7 @@ void sums_of_parts(std::vector<Case>& cases) {
       {op, {List{shard({B, 2}), shard({B, 2})}, 0}, kLocal, S(0, 2)},
       {op, {List{shard({B, 2}), shard({2 * B, 2}, 0, 2)}}, kLocal, S(0, 3)},
       {op, {List{shard({2 * B, 2}, 0, 1, 2), shard({2 * B, 2}, 0, 1, 2)}}, kLocal, S(0, 2, 2)},
-      {op, {List{shard({2 * B, 2}, 0, 1, 2), shard({B, 2})}}, kNo},
+      {op, {List{shard({2 * B, 2}, 0, 1, 2), shard({B, 2})}}, kLocal, R(0)},
       {op, {List{shard({B, 2}), replicate({B, 2})}, 0}, kNo},
       {op, {List{shard({B, 2}), replicate({1, 2})}, 0}, kNo},
       {op, {List{shard({B, B}), shard({B, B}, 1)}, 0}, kNo},

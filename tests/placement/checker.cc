@@ -2,6 +2,7 @@
 
 #include "torchglue/placement/masks.h"
 #include "torchglue/placement/packed_rows.h"
+#include "torchglue/placement/parts_of_rows.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 namespace koila::conformance {
 
@@ -211,7 +213,17 @@ Stack make_stack(const std::vector<Argument>& args, const c10::FunctionSchema& s
 
 c10::IValue literal_of_rows(const c10::IValue& value, const OpCall::Literal& literal, int64_t begin, int64_t end) {
   if (literal.element == OpCall::kWhole) return (end - begin) * literal.factor;
+  if (literal.element == OpCall::kEntriesBefore) return entries_before(*literal.entries, begin, end, literal.factor);
   std::vector<int64_t> list = value.toIntVector();
+  if (literal.element == OpCall::kEntriesOfParts) {
+    int64_t place = 0, before = 0;
+    for (int64_t& part : list) {
+      place += part;
+      const int64_t until = entries_before(*literal.entries, begin, end, place);
+      part = until - std::exchange(before, until);
+    }
+    return list;
+  }
   if (literal.element == OpCall::kElementsOfRows) return std::vector<int64_t>(list.begin() + begin * literal.factor, list.begin() + end * literal.factor);
   list[literal.element] = (end - begin) * literal.factor;
   return list;
@@ -227,7 +239,7 @@ c10::IValue weighted(const c10::IValue& value, double share) {
 }
 
 // Outputs that a rule does not name are Replicate.
-Placement placement_of(const OpCall& question, size_t output) { return output < question.outputs().size() ? question.outputs()[output] : Placement(); }
+Placement placement_of(const OpCall& question, size_t output, size_t element) { return question.output_at(output, static_cast<int>(element)); }
 
 using Outputs = std::vector<std::vector<at::Tensor>>;  // per output; more than one for a list
 
@@ -376,9 +388,10 @@ class Comparison {
   bool placements_fit(const Outputs& expected, const OpCall& question) {
     where_ = "full batch";
     for (const auto i : c10::irange(expected.size())) {
-      for (const at::Tensor& t : expected[i]) {
+      for (const auto j : c10::irange(expected[i].size())) {
+        const at::Tensor& t = expected[i][j];
         if (!t.defined()) continue;
-        const Placement p = placement_of(question, i);
+        const Placement p = placement_of(question, i, j);
         if (p.is_replicate() && t.numel() > 0 && question.aside(static_cast<int>(i)) == nullptr) error("output " + std::to_string(i) + " is Replicate");
         if (p.is_shard() && (p.dim < 0 || p.dim >= t.dim() || t.size(p.dim) != p.extent(options_.batch))) {
           std::ostringstream sizes;
@@ -456,8 +469,9 @@ class Comparison {
       if (!fits(outputs, expected, question, begin, end)) return;
       auto share = directions;
       for (const auto i : c10::irange(share.size())) {
-        const Placement p = placement_of(question, i);
-        for (at::Tensor& d : share[i]) {
+        for (const auto j : c10::irange(share[i].size())) {
+          at::Tensor& d = share[i][j];
+          const Placement p = placement_of(question, i, j);
           if (d.defined() && p.is_shard()) d = rows_of(d, p, options_.batch, begin, end);
         }
       }
@@ -489,7 +503,7 @@ class Comparison {
         const at::Tensor &t = outputs[i][j], &e = expected[i][j];
         if (!e.defined()) continue;
         std::vector<int64_t> sizes = e.sizes().vec();
-        const Placement p = placement_of(question, i);
+        const Placement p = placement_of(question, i, j);
         if (p.is_shard()) sizes[p.dim] = p.extent(begin, end);
         if (t.sizes() != c10::IntArrayRef(sizes) || t.scalar_type() != e.scalar_type()) {
           std::ostringstream text;
@@ -504,9 +518,9 @@ class Comparison {
 
   void compare_values(const OpCall& question, const Outputs& expected, const std::vector<Outputs>& parts, const std::vector<int64_t>& rows) {
     for (const auto i : c10::irange(expected.size())) {
-      const Placement p = placement_of(question, i);
       for (const auto j : c10::irange(expected[i].size())) {
         const at::Tensor& e = expected[i][j];
+        const Placement p = placement_of(question, i, j);
         if (!e.defined()) continue;
         int64_t begin = 0;
         at::Tensor sum;

@@ -13,7 +13,7 @@ namespace koila {
 
 namespace {
 
-constexpr size_t kRemembered = 16;
+constexpr size_t kRemembered = 64;
 
 }  // namespace
 

@@ -258,6 +258,7 @@ void OpCall::clear_answer() {
   replaced_.clear();
   weighted_.clear();
   outputs_.clear();
+  by_element_ = false;
   real_arguments_.clear();
   denominator_ = nullptr;
   instead_.reset();

@@ -127,6 +127,10 @@ class OpCall {
   void count_steps(ArgRef arg, std::shared_ptr<const Ragged> data) { slices_.push_back({arg, {Placement::Kind::kShard, 0, 1, 1, std::move(data), Placement::kSteps}}); }
   // The literal (element `element` of an int-list argument, or an int argument with element -1) becomes rows * factor.
   void scale_literal(int arg, int element, int64_t factor);
+  // The int argument is a place among `entries`, counted at the full batch: a micro-batch counts those of its own rows that lie before. See Note [Parts of the batch].
+  void count_before(int arg, int64_t place, std::shared_ptr<const Ragged> entries) { literals_.push_back({arg, kEntriesBefore, place, std::move(entries)}); }
+  // The int-list argument has the numbers of `entries` that the parts of a dimension take, one after the other.
+  void count_parts(int arg, std::shared_ptr<const Ragged> entries) { literals_.push_back({arg, kEntriesOfParts, 0, std::move(entries)}); }
   // The int-list argument has `inner` elements for each row: a micro-batch has those of its own rows.
   void slice_literal(int arg, int64_t inner) { literals_.push_back({arg, kElementsOfRows, inner}); }
   void set_argument(int arg, c10::IValue value);  // replaces a non-tensor argument
@@ -143,6 +147,11 @@ class OpCall {
   void run_instead(const char* name, const char* overload, std::vector<c10::IValue> more);
   // Placement of output i; for a tensor-list output, of every element. Outputs not named are Replicate and must be non-tensors, or without entries.
   void output(int i, const Placement& placement);
+  // The only output is a list, with a placement for each element.
+  void output_elements(std::vector<Placement> placements) {
+    outputs_ = std::move(placements);
+    by_element_ = true;
+  }
   // The split arguments that have to be made whole first, and are Replicate in this answer. For ask(), not for rules.
   void set_whole(std::vector<ArgRef> whole) { whole_ = std::move(whole); }
   // Output i says nothing of rows: a number that is the same whichever rows the call has, or memory that only the call's own backward pass reads (the state of a generator that
@@ -155,14 +164,20 @@ class OpCall {
 
   struct Slice { ArgRef arg; Placement placement; };
   struct Instead { std::string name, overload; std::vector<c10::IValue> more; };
-  static constexpr int kWhole = -1, kElementsOfRows = -2;  // in place of an element: see scale_literal(), slice_literal()
-  struct Literal { int arg; int element; int64_t factor; };
+  // In place of an element: see scale_literal(), slice_literal(), count_before(), count_parts().
+  static constexpr int kWhole = -1, kElementsOfRows = -2, kEntriesBefore = -3, kEntriesOfParts = -4;
+  struct Literal { int arg; int element; int64_t factor; std::shared_ptr<const Ragged> entries = nullptr; };
   struct Aside { int output; std::optional<std::vector<int64_t>> numbers; };
   const std::vector<Slice>& slices() const { return slices_; }
   const std::vector<Literal>& literals() const { return literals_; }
   const std::vector<std::pair<int, c10::IValue>>& replaced() const { return replaced_; }
   const std::vector<int>& weighted() const { return weighted_; }
   const std::vector<Placement>& outputs() const { return outputs_; }
+  // Of element `element` of output i, or of output i where that is no list (-1).
+  Placement output_at(size_t i, int element) const {
+    const size_t at = by_element_ && element >= 0 ? static_cast<size_t>(element) : i;
+    return at < outputs_.size() ? outputs_[at] : Placement::replicate();
+  }
   const std::vector<int>& real_arguments() const { return real_arguments_; }
   const Denominator& denominator() const { return denominator_; }
   const std::optional<Instead>& instead() const { return instead_; }
@@ -191,6 +206,7 @@ class OpCall {
   std::vector<ArgRef> whole_;
   std::vector<Aside> aside_;
   bool scale_outputs_by_rows_ = false;
+  bool by_element_ = false;
 };
 
 class UserOperator;  // user_rules.cc

@@ -130,8 +130,7 @@ class Inference {
       if (out == kNoTapeValue) continue;
       const TapeValue& value = tape_.values()[out];
       if (splits(way)) {
-        const size_t number = list ? 0 : i;
-        plan_.placements[out] = number < call.outputs().size() ? call.outputs()[number] : Placement::replicate();
+        plan_.placements[out] = call.output_at(list ? 0 : i, list ? static_cast<int>(i) : -1);
       } else if (!value.is_view && value.device == device_) {
         plan_.placements[out] = guess(value, call, batch_);
       }

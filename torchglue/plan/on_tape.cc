@@ -15,7 +15,7 @@ bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call) {
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     if (op.outputs[i] == kNoTapeValue) continue;
     const TapeValue& value = tape.values()[op.outputs[i]];
-    const Placement& p = call.outputs()[list ? 0 : i];
+    const Placement p = call.output_at(list ? 0 : i, list ? static_cast<int>(i) : -1);
     if (p.is_shard() && (p.dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[p.dim] != p.extent(call.batch()))) return false;
     if (call.outputs_scaled_by_rows() && !can_be_scaled(value.dtype)) return false;
   }

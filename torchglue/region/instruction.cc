@@ -156,7 +156,7 @@ Instruction Region::instruction_for(const Call& call) {
   }
   for (const auto& [arg, value] : call.answer.replaced()) in.arguments[arg].constant = value;
   for (const OpCall::Literal& literal : call.answer.literals()) {
-    in.arguments[literal.arg].literals.emplace_back(literal.element, literal.factor);
+    in.arguments[literal.arg].literals.push_back(literal);
   }
   if (instead) {
     for (const c10::IValue& value : instead->more) in.arguments.emplace_back().constant = value;

@@ -168,8 +168,7 @@ class Region::Joining {
     std::vector<c10::IValue> answers;
     int flat = 0;
     const auto one = [&](const at::Tensor& local, size_t number, int element) {
-      const auto& outputs = call_.answer.outputs();
-      return answer({local, static_cast<int>(number), element, ++flat, number < outputs.size() ? outputs[number] : Placement()});
+      return answer({local, static_cast<int>(number), element, ++flat, call_.answer.output_at(number, element)});
     };
     for (size_t r = 0; r < results_.size(); ++r) {
       if (results_[r].isTensor()) {

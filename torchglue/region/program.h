@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "torchglue/base/tls.h"
-#include "torchglue/placement/placement.h"
+#include "torchglue/placement/rule.h"
 
 namespace koila {
 
@@ -72,7 +72,7 @@ struct Argument {
   bool is_list = false;
   bool is_optional_list = false;
   bool weighted = false;            // a number, times rows / B
-  c10::SmallVector<std::pair<int, int64_t>, 1> literals;  // (element, factor): becomes rows * factor, or as OpCall::Literal says
+  c10::SmallVector<OpCall::Literal, 1> literals;  // what becomes of `constant` in a micro-batch
 };
 
 struct Instruction {

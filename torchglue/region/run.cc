@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/own_pass.h"
@@ -19,6 +20,7 @@
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
 #include "torchglue/placement/packed_rows.h"
+#include "torchglue/placement/parts_of_rows.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -166,6 +168,50 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instructi
   return local;
 }
 
+namespace {
+
+std::vector<int64_t> numbers_of(const c10::IValue& list) {
+  std::vector<int64_t> numbers;
+  for (const c10::IValue& element : list.toListRef()) numbers.push_back(element.isInt() ? element.toInt() : *element.toSymInt().maybe_as_int());
+  return numbers;
+}
+
+// How many entries of the rows each part has.
+std::vector<int64_t> parts_for(const Ragged& entries, const std::vector<int64_t>& parts, Rows rows) {
+  std::vector<int64_t> own;
+  int64_t place = 0, before = 0;
+  for (const int64_t part : parts) {
+    place += part;
+    const int64_t until = entries_before(entries, rows.begin, rows.end, place);
+    own.push_back(until - std::exchange(before, until));
+  }
+  return own;
+}
+
+// What an argument that counts rows, or entries of them, says to a micro-batch.
+c10::IValue literal_for(const Argument& argument, c10::IValue full, Rows rows) {
+  const OpCall::Literal& first = argument.literals[0];
+  switch (first.element) {
+    case OpCall::kWhole:
+      return rows.count() * first.factor;
+    case OpCall::kEntriesBefore:
+      return entries_before(*first.entries, rows.begin, rows.end, first.factor);
+    case OpCall::kEntriesOfParts:
+      return parts_for(*first.entries, numbers_of(full), rows);
+    case OpCall::kElementsOfRows: {
+      const auto all = full.toIntVector();
+      return std::vector<int64_t>(all.begin() + rows.begin * first.factor, all.begin() + rows.end * first.factor);
+    }
+    default: {
+      std::vector<int64_t> sizes = numbers_of(full);
+      for (const OpCall::Literal& literal : argument.literals) sizes[literal.element] = rows.count() * literal.factor;
+      return sizes;
+    }
+  }
+}
+
+}  // namespace
+
 torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) {
   const OpStateGuard state(in.state, frame.grad);
   torch::jit::Stack stack;
@@ -196,20 +242,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
         const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
         value = (value.isInt() ? static_cast<double>(value.toInt()) : value.toDouble()) * weight;
       }
-      if (!argument.literals.empty()) {
-        if (argument.literals[0].first == OpCall::kWhole) {
-          value = rows * argument.literals[0].second;
-        } else if (argument.literals[0].first == OpCall::kElementsOfRows) {
-          const int64_t inner = argument.literals[0].second;
-          const auto all = value.toIntVector();
-          value = c10::IValue(std::vector<int64_t>(all.begin() + frame.rows.begin * inner, all.begin() + frame.rows.end * inner));
-        } else {
-          std::vector<int64_t> sizes;
-          for (const c10::IValue& element : value.toListRef()) sizes.push_back(element.isInt() ? element.toInt() : *element.toSymInt().maybe_as_int());
-          for (const auto& [element, factor] : argument.literals) sizes[element] = rows * factor;
-          value = c10::IValue(sizes);
-        }
-      }
+      if (!argument.literals.empty()) value = literal_for(argument, std::move(value), frame.rows);
       stack.push_back(std::move(value));
     }
   }

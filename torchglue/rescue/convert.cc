@@ -49,8 +49,8 @@ class ProgramStateGuard {
 
 DeferredRegistry::Entry entry_of(const at::Tensor& t) { return deferred_registry().find(t.unsafeGetTensorImpl()); }
 
-// A result of an operator that returns a list is placed as the list is.
-size_t number_of_result(const TapeOp& op, size_t output) { return op.op.schema().returns().size() == 1 && op.outputs.size() > 1 ? 0 : output; }
+// Of a result, which may be an element of the list that the operator returns.
+Placement placement_of_result(const OpCall& answer, const TapeOp& op, size_t output) { return op.op.schema().returns().size() == 1 && op.outputs.size() > 1 ? answer.output_at(0, static_cast<int>(output)) : answer.output_at(output, -1); }
 
 class Conversion {
  public:
@@ -260,8 +260,7 @@ class Conversion {
         call.as_they_are &= alive.defined() && storage_of(alive) == storage_of(tensor_of(ref)) && anew_.count(ref.value) == 0;
       }
     }
-    const size_t number = number_of_result(op, o);
-    k.placement = number < call.answer.outputs().size() ? call.answer.outputs()[number] : Placement::replicate();
+    k.placement = placement_of_result(call.answer, op, o);
     k.requires_grad = value.differentiable();
     if (k.handed_back.defined()) return;
     if (k.placement.is_replicate() || c10::isQIntType(value.dtype)) call.joins = false;
@@ -287,7 +286,7 @@ class Conversion {
       const at::Tensor t = alive_as(tape_.values()[op.outputs[o]]);
       handles_[op.outputs[o]] = t;
       hooks_.put_on(op.outputs[o], t);
-      const Placement& p = call.answer.outputs()[number_of_result(op, o)];
+      const Placement p = placement_of_result(call.answer, op, o);
       if (p.is_shard()) session().marks.add(t, p, plan_.batch, micro_batch_);
     }
     return true;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "torchglue/placement/operands.h"
+#include "torchglue/placement/parts_of_rows.h"
 #include "torchglue/placement/rearranged.h"
 #include "torchglue/placement/reshape.h"
 
@@ -35,6 +36,8 @@ const RegisterRules kTable{
     {"aten::tile", repeat},
 };
 
+const RegisterRagged kRagged{cat};
+
 // cat ignores 1-dim tensors without entries, whatever the shape of the others.
 bool ignored_by_cat(const TensorSpec& t) { return t.dim() == 1 && t.sizes[0] == 0; }
 
@@ -55,12 +58,17 @@ Verdict cat(OpCall& call) {
   }
   // One block of the batch after the other: see Note [Outer factors are whole batches].
   int64_t outer = 0;
+  bool in_blocks = true;
   for (ArgRef part : parts) {
     const Placement& each = spec(call, part).placement;
-    if (!each.is_shard() || each.dim != p.dim || each.inner != p.inner) return Verdict::kNo;
+    if (!each.is_shard() || each.dim != p.dim || each.counts != 0) return Verdict::kNo;
+    in_blocks &= !each.ragged && each.inner == p.inner;
     outer += each.outer;
   }
-  return local(call, Placement::shard(p.dim, outer, p.inner));
+  if (in_blocks) return local(call, Placement::shard(p.dim, outer, p.inner));
+  std::vector<Ragged> entries;
+  for (ArgRef part : parts) entries.push_back(entries_of_rows(spec(call, part).placement, call.batch()));
+  return local(call, split_by_entries(call, entries_joined(entries), p.dim));  // see Note [Parts of the batch]
 }
 
 Verdict stack(OpCall& call) {

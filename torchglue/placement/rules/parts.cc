@@ -1,8 +1,12 @@
 // Parts of a tensor: slices, pieces, diagonals, windows; and what stays within a part, such as a flip. All are linear: Partial stays Partial.
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <numeric>
+#include <string>
 
 #include "torchglue/placement/operands.h"
+#include "torchglue/placement/parts_of_rows.h"
 #include "torchglue/placement/rearranged.h"
 
 namespace koila {
@@ -48,7 +52,7 @@ const RegisterRules kTable{
     {"aten::view_as_real", last_dims<0>},
 };
 
-const RegisterRagged kRagged{select};
+const RegisterRagged kRagged{chunk, narrow, select, slice, split, split_sizes};
 
 // Note [Outer factors are whole batches]
 // Shard(d, outer, inner) is `outer` blocks of B*inner entries. A part made of whole blocks is a Shard with fewer of them, so the two
@@ -63,12 +67,53 @@ Verdict select(OpCall& call) {
   });
 }
 
+// A slice is worth its own entries only where it has a good part of them: a loop over the rows one by one is not.
+constexpr int64_t kPartOfEntries = 32;
+
+// What lies within [start, end) of the batch's dimension: see Note [Parts of the batch]. Nothing where it is little.
+std::optional<Placement> rows_within(const OpCall& call, const TensorSpec& self, int64_t start, int64_t end, std::shared_ptr<const Ragged>& entries) {
+  const Placement& p = self.placement;
+  if (p.counts != 0 || end <= start || (end - start) * kPartOfEntries < self.sizes[p.dim]) return std::nullopt;
+  entries = call.remember(entries_of_rows(p, call.batch()));
+  return split_by_entries(call, entries_within(*entries, start, end), p.dim);
+}
+
+// Parts of the batch's dimension, one after the other. `sizes` are at argument 1 then.
+Verdict take_parts(OpCall& call, const std::vector<int64_t>& sizes) {
+  const TensorSpec& self = call.tensor(0);
+  const Placement& p = self.placement;
+  if (call.schema().name() == "aten::tensor_split") return Verdict::kNo;  // slice(), which it is made of, gives each part a node of its own
+  if (p.counts != 0 || sizes.size() > static_cast<size_t>(kPartOfEntries) || std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) return Verdict::kNo;
+  if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != self.sizes[p.dim]) return Verdict::kNo;
+  const auto entries = call.remember(entries_of_rows(p, call.batch()));
+  std::vector<Placement> parts;
+  int64_t start = 0;
+  for (const int64_t size : sizes) {
+    parts.push_back(split_by_entries(call, entries_within(*entries, start, start + size), p.dim));
+    start += size;
+  }
+  call.set_argument(1, sizes);
+  call.count_parts(1, entries);
+  const std::string& name = call.schema().name();
+  if (name.find("with_sizes") == std::string::npos) call.run_instead(name.starts_with("aten::unsafe") ? "aten::unsafe_split_with_sizes" : name.ends_with("_copy") ? "aten::split_with_sizes_copy" : "aten::split_with_sizes", "", {});
+  call.output_elements(std::move(parts));
+  return Verdict::kLocal;
+}
+
+// Sizes of parts of `size`, the last one smaller.
+std::vector<int64_t> sizes_of_parts(int64_t whole, int64_t size) {
+  std::vector<int64_t> sizes;
+  for (int64_t start = 0; start < whole; start += size) sizes.push_back(std::min(size, whole - start));
+  return sizes;
+}
+
 // Makes the literal that says `value`, a multiple of the block, say it for a micro-batch.
 void rewrite_blocks(OpCall& call, int arg, int64_t value, const Placement& p) {
   if (value != 0) call.scale_literal(arg, -1, value / block(call, p) * p.inner);
 }
 
 std::optional<Placement> blocks(const OpCall& call, const Placement& p, int64_t start, int64_t end) {
+  if (p.ragged) return std::nullopt;
   const int64_t size = block(call, p);
   if (start % size != 0 || end % size != 0 || end <= start) return std::nullopt;
   return Placement::shard(p.dim, (end - start) / size, p.inner);
@@ -86,7 +131,13 @@ Verdict slice(OpCall& call) {
     const int64_t start = bound(call.integer(2, 0));
     const int64_t end = bound(call.integer(3, std::numeric_limits<int64_t>::max()));
     auto out = blocks(call, p, start, end);
-    if (!out) return std::nullopt;
+    if (!out) {
+      std::shared_ptr<const Ragged> entries;
+      const auto part = rows_within(call, self, start, end, entries);
+      if (part && !call.none(2)) call.count_before(2, start, entries);
+      if (part && !call.none(3)) call.count_before(3, end, entries);
+      return part;
+    }
     if (!call.none(2) && call.integer(2) != 0) {
       if (start == 0) call.set_argument(2, int64_t{0});
       else rewrite_blocks(call, 2, start, p);
@@ -108,7 +159,16 @@ Verdict narrow(OpCall& call) {
     int64_t start = call.integer(2);
     if (start < 0) start += self.sizes[*dim];
     auto out = blocks(call, p, start, start + call.integer(3));
-    if (!out) return std::nullopt;
+    if (!out) {
+      const int64_t end = start + call.integer(3);
+      std::shared_ptr<const Ragged> entries;
+      const auto part = rows_within(call, self, start, end, entries);
+      if (!part) return std::nullopt;
+      call.count_before(2, start, entries);
+      call.count_before(3, end, entries);
+      call.run_instead(call.schema().name() == "aten::narrow" ? "aten::slice" : "aten::slice_copy", "Tensor", {int64_t{1}});
+      return part;
+    }
     if (start == 0) call.set_argument(2, int64_t{0});
     else rewrite_blocks(call, 2, start, p);
     rewrite_blocks(call, 3, call.integer(3), p);
@@ -118,46 +178,51 @@ Verdict narrow(OpCall& call) {
 
 Verdict unbind(OpCall& call) { return select(call); }
 
+// Pieces along the dimension at argument 2: `in_blocks` answers where each is as many whole batches, and `sizes` says how large they are.
+template <typename InBlocks, typename Sizes>
+Verdict pieces(OpCall& call, InBlocks&& in_blocks, Sizes&& sizes) {
+  const MovedInput input = moved_input(call);
+  if (input != MovedInput::kShard) return input == MovedInput::kPartial ? local(call, Placement::partial()) : Verdict::kNo;
+  const TensorSpec& self = call.tensor(0);
+  const auto dim = wrap_dim(call.integer(2, 0), self.dim());
+  if (!dim) return Verdict::kNo;
+  const Placement p = self.placement;
+  if (*dim != p.dim) return local(call, p);
+  const auto block = p.ragged ? std::nullopt : in_blocks(p, self.sizes[*dim]);
+  return block ? local(call, *block) : take_parts(call, sizes(self.sizes[*dim]));
+}
+
 Verdict split(OpCall& call) {
-  return rearranged(call, [&](const TensorSpec& self) -> std::optional<Placement> {
-    auto dim = wrap_dim(call.integer(2, 0), self.dim());
-    if (!dim) return std::nullopt;
-    const Placement p = self.placement;
-    if (*dim != p.dim) return p;
-    const int64_t size = call.integer(1);
-    if (size <= 0 || self.sizes[*dim] % size != 0) return std::nullopt;
-    auto out = blocks(call, p, 0, size);
+  const int64_t size = call.integer(1);
+  if (size <= 0) return Verdict::kNo;
+  const auto in_blocks = [&](const Placement& p, int64_t whole) -> std::optional<Placement> {
+    auto out = whole % size == 0 ? blocks(call, p, 0, size) : std::nullopt;
     if (out) rewrite_blocks(call, 1, size, p);
     return out;
-  });
+  };
+  return pieces(call, in_blocks, [&](int64_t whole) { return sizes_of_parts(whole, size); });
 }
 
 Verdict split_sizes(OpCall& call) {
-  return rearranged(call, [&](const TensorSpec& self) -> std::optional<Placement> {
-    auto dim = wrap_dim(call.integer(2, 0), self.dim());
-    auto sizes = call.integers(1);
-    if (!dim || !sizes || sizes->empty()) return std::nullopt;
-    const Placement p = self.placement;
-    if (*dim != p.dim) return p;
-    // One placement stands for all elements of the list.
+  const auto sizes = call.integers(1);
+  if (!sizes || sizes->empty()) return Verdict::kNo;
+  const auto in_blocks = [&](const Placement& p, int64_t) -> std::optional<Placement> {
     if (std::any_of(sizes->begin(), sizes->end(), [&](int64_t size) { return size != sizes->front(); })) return std::nullopt;
     auto out = blocks(call, p, 0, sizes->front());
     if (!out) return std::nullopt;
     for (size_t i = 0; i < sizes->size(); ++i) call.scale_literal(1, static_cast<int>(i), out->outer * out->inner);
     return out;
-  });
+  };
+  return pieces(call, in_blocks, [&](int64_t) { return *sizes; });
 }
 
 Verdict chunk(OpCall& call) {
-  return rearranged(call, [&](const TensorSpec& self) -> std::optional<Placement> {
-    auto dim = wrap_dim(call.integer(2, 0), self.dim());
-    if (!dim) return std::nullopt;
-    const Placement p = self.placement;
-    if (*dim != p.dim) return p;
-    const int64_t chunks = call.integer(1);
-    if (chunks <= 0 || p.outer % chunks != 0) return std::nullopt;
-    return Placement::shard(p.dim, p.outer / chunks, p.inner);
-  });
+  const int64_t chunks = call.integer(1);
+  if (chunks <= 0) return Verdict::kNo;
+  const auto in_blocks = [&](const Placement& p, int64_t) -> std::optional<Placement> {
+    return p.outer % chunks == 0 ? std::optional(Placement::shard(p.dim, p.outer / chunks, p.inner)) : std::nullopt;
+  };
+  return pieces(call, in_blocks, [&](int64_t whole) { return sizes_of_parts(whole, std::max<int64_t>(1, (whole + chunks - 1) / chunks)); });
 }
 
 Verdict split_at(OpCall& call) {

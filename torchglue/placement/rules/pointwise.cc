@@ -221,7 +221,7 @@ const RegisterRules kTable{
     {"aten::prelu", channelwise},
 };
 
-const RegisterRagged kRagged{pointwise, linear_unary, cast, product, quotient, sum_of_two};
+const RegisterRagged kRagged{accumulate, cast, linear_unary, pointwise, product, quotient, sum_of_two};
 
 Verdict pointwise(OpCall& call) {
   auto out = align(call, defined_operands(call));

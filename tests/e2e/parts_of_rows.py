@@ -1,0 +1,151 @@
+"""Programs that take their batch apart along its rows and put parts together, each under budgets: see under_budgets.py.
+
+    koila run --ladder 0,1 -- python tests/e2e/parts_of_rows.py NAME...
+"""
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from under_budgets import Programs, main, train
+
+PROGRAMS = program = Programs()
+# Holes, near to what the program takes in any case.
+program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8)}
+
+
+def mlp(features=32, out=32):
+    return nn.Sequential(nn.Linear(features, 128), nn.GELU(), nn.Linear(128, out))
+
+
+@program
+def two_views_in_one_batch(out):
+    net = mlp()
+
+    def loss():
+        x = torch.randn(101, 32)
+        a, b = net(torch.cat([x + 0.1 * torch.randn_like(x), x[:90]])).split([101, 90])
+        return (1 - F.cosine_similarity(a[:90], b)).mean() + a[90:].pow(2).mean()
+
+    train(torch.optim.SGD(net.parameters(), 0.1), out, loss)
+    return net
+
+
+@program
+def labelled_and_unlabelled(out):
+    net = mlp(out=5)
+
+    def loss():
+        x, y = torch.randn(150, 32), torch.randint(5, (60,))
+        logits = net(x)
+        sure = logits[60:].detach().softmax(1)
+        return F.cross_entropy(logits[:60], y) + F.mse_loss(logits[60:].softmax(1), (sure * 2).clamp(max=1))
+
+    train(torch.optim.AdamW(net.parameters(), 1e-3), out, loss)
+    return net
+
+
+@program
+def tokens_shifted(out):
+    table, net = nn.Embedding(50, 32), mlp(out=50)
+    model = nn.ModuleList([table, net])
+
+    def loss():
+        tokens = torch.randint(50, (200,))
+        return F.cross_entropy(net(table(tokens))[:-1], tokens[1:])
+
+    train(torch.optim.AdamW(model.parameters(), 1e-3), out, loss)
+    return model
+
+
+@program
+def sequences_packed(out):
+    """Attention within sequences of a packed row, everything else by the token."""
+    table, qkv, net, head = nn.Embedding(64, 32), nn.Linear(32, 96), mlp(), nn.Linear(32, 64)
+    model, lengths = nn.ModuleList([table, qkv, net, head]), [17, 40, 9, 61, 33, 24]
+
+    def loss():
+        tokens = torch.randint(64, (sum(lengths),))
+        h = table(tokens)
+        parts, start = [], 0
+        q, k, v = qkv(h).chunk(3, -1)
+        for n in lengths:
+            parts.append(F.scaled_dot_product_attention(*(t[None, start : start + n] for t in (q, k, v)), is_causal=True)[0])
+            start += n
+        h = h + torch.cat(parts)
+        return F.cross_entropy(head(h + net(h))[:-1], tokens[1:])
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def experts_by_sorted_rows(out):
+    """Rows are sorted by their expert, worked on in parts, and put back."""
+    first, gate, experts, last = nn.Linear(16, 32), nn.Linear(32, 4), nn.ModuleList(mlp() for _ in range(4)), nn.Linear(32, 5)
+    model = nn.ModuleList([first, gate, experts, last])
+
+    def loss():
+        h = first(torch.randn(400, 16)).relu()
+        weight, expert = gate(h).softmax(-1).max(-1)
+        order = expert.argsort(stable=True)
+        parts = h[order].split(expert.bincount(minlength=4).tolist())
+        y = torch.cat([f(part) for f, part in zip(experts, parts)])[order.argsort()] * weight[:, None]
+        return F.cross_entropy(last(h + y), torch.randint(5, (400,)))
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def written_in_parts(out):
+    """Writes in place to parts of the batch, and to views of them."""
+    net, head = mlp(), nn.Linear(32, 3)
+    model = nn.ModuleList([net, head])
+
+    def loss():
+        h = net(torch.randn(120, 32)) * 1
+        h[:40] = 0.5
+        h[30:70] *= 2
+        part = h[50:110]
+        part.add_(1)
+        part[:, 3:7].mul_(0.5)
+        h.narrow(0, 100, 15).mul_(torch.arange(15.0)[:, None])
+        return (head(h)[5:].relu() * torch.linspace(0, 1, 115)[:, None]).mean() + h[3:].pow(2).mean()
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def parts_put_together_otherwise(out):
+    net, head = mlp(), mlp(out=3)
+    model = nn.ModuleList([net, head])
+
+    def loss():
+        a, b, c = net(torch.randn(130, 32)).tensor_split(3)
+        d, e = torch.cat([c, a[:43]]).chunk(2)
+        whole = torch.cat([e, b, d, a[43:]])
+        return head(whole)[10:120].sum(1).pow(2).mean() + (whole[:60] * whole[69:129]).mean() + (d[:, :4] - e[:, 4:8].tanh()).abs().mean()
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+@program
+def rows_behind_the_time(out):
+    """The batch is dimension 1."""
+    net, head = mlp(), nn.Linear(32, 4)
+    model = nn.ModuleList([net, head])
+
+    def loss():
+        h = net(torch.randn(7, 45, 32))
+        near, far = h[:, :20], h.narrow(1, 20, 25)
+        return head(near).mean(0).pow(2).sum() + F.cross_entropy(head(far).flatten(0, 1), torch.arange(175) % 4) + torch.cat([far, near], 1).amax(0).mean()
+
+    train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
+    return model
+
+
+if __name__ == "__main__":
+    main(PROGRAMS)
