@@ -279,7 +279,10 @@ Verdict ask(const Rule* rule, OpCall& call) {
   if (!split.on_one_device) return Verdict::kNo;
   if (split.ragged) {
     const bool answers = rule->fn.user() == nullptr && ragged_functions().count(rule->fn.function()) > 0;
-    return answers && rule->fn(call) == Verdict::kLocal ? Verdict::kLocal : ask_without_ragged(*rule, call, answers);
+    if (answers && rule->fn(call) == Verdict::kLocal) return Verdict::kLocal;
+    // Features of both ends of an edge, side by side: putting one end together and cutting it by the other costs more than it saves.
+    const bool side_by_side = call.schema().name() == "aten::cat" || call.schema().name() == "aten::concat";
+    return ask_without_ragged(*rule, call, answers && !side_by_side);
   }
   if (const Verdict verdict = rule->fn(call); verdict != Verdict::kNo) return verdict;
   std::vector<ArgRef> partial, shard;
