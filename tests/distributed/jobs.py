@@ -387,6 +387,11 @@ def wide(out, hidden=512):
     return nn.Sequential(nn.Linear(WIDTH, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, out))
 
 
+def rows_from(x, step):
+    """A batch of its own, of another size in each step: nothing of it is known before."""
+    return torch.tensor(x[step:].tolist(), dtype=x.dtype)
+
+
 def backward_that_runs_out(loss, step):
     """In each step another allocation of the backward pass fails; the first is of the gradient that it starts from."""
     koila = Koila()
@@ -412,7 +417,7 @@ def ddp_gan_that_runs_out(rank):
 
     def loss(step, x, y):
         nonlocal wanted
-        value = F.softplus(-critic(generator(x[step:]))).mean()  # of another shape in each step: nothing of it is known before
+        value = F.softplus(-critic(generator(rows_from(x, step)))).mean()
         wanted = True
         value.backward()
         koila.library and koila.limit(0)
@@ -434,7 +439,7 @@ def callbacks_by_hand(rank):
         parameter.register_post_accumulate_grad_hook(lambda p, number=number: hook(p, number))
 
     def loss(step, x, y):
-        value = F.cross_entropy(net(x[step:]), y[step:])
+        value = F.cross_entropy(net(rows_from(x, step)), y[step:])
         backward_that_runs_out(value, step)
         return None
     numbers = train(rank, [net], loss, steps=16)

@@ -91,7 +91,7 @@ def test_greater_part_is_split(family):
     assert run(case, "rescue", budget=budget_of(case, 0.5), KOILA_LADDER="0,1").outcome == "ok"
 
 
-KNOWN = {**WHOLE, "hf_mixtral": "half of them are split", **{f: "most of them go through sort and _grouped_mm" for f in LARGE}}
+KNOWN = {**WHOLE, "hf_mixtral_grouped": "most of them go through sort and _grouped_mm"}
 
 
 @pytest.mark.parametrize("family", [pytest.param(f, marks=pytest.mark.xfail(strict=True, reason=KNOWN[f]) if f in KNOWN else []) for f in FAMILIES

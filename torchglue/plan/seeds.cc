@@ -79,6 +79,19 @@ bool is_table(const Tape& tape, const Plan& wider) {
          });
 }
 
+// Whether the step reads parts of the seed's rows alone, and a part is there: a data set, of which the part is the batch.
+bool is_read_in_parts(const Tape& tape, const Plan& plan) {
+  bool part_is_there = false;
+  for (const TapeOp& op : tape.ops()) {
+    if (std::none_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.value == plan.seeds[0].value; })) continue;
+    for (TapeValueId out : op.outputs) {
+      if (out == kNoTapeValue || !plan.placements[out].ragged) return false;
+      part_is_there |= tape.values()[out].lock().defined();
+    }
+  }
+  return part_is_there;
+}
+
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score, Graphs graphs) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
@@ -250,6 +263,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   std::vector<Candidate> candidates;
   const auto consider = [&](const Seed& seed, int64_t batch) {
     const Plan plan = infer_placements(tape, batch, {seed}, wanted.graphs);
+    if (is_read_in_parts(tape, plan)) return;
     if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, batch, score(plan)});
   };
   ska::flat_hash_set<TapeValueId> entering = read_under_no_grad(tape);  // and what the call in flight reads

@@ -69,11 +69,12 @@ Verdict select(OpCall& call) {
 
 // A slice is worth its own entries only where it has a good part of them: a loop over the rows one by one is not.
 constexpr int64_t kPartOfEntries = 32;
+constexpr int64_t kEntriesAtMost = 1 << 18;  // of a dimension: whose they are is written down one by one
 
 // What lies within [start, end) of the batch's dimension: see Note [Parts of the batch]. Nothing where it is little.
 std::optional<Placement> rows_within(const OpCall& call, const TensorSpec& self, int64_t start, int64_t end, std::shared_ptr<const Ragged>& entries) {
   const Placement& p = self.placement;
-  if (p.counts != 0 || end <= start || (end - start) * kPartOfEntries < self.sizes[p.dim]) return std::nullopt;
+  if (p.counts != 0 || self.sizes[p.dim] > kEntriesAtMost || end <= start || (end - start) * kPartOfEntries < self.sizes[p.dim]) return std::nullopt;
   entries = call.remember(entries_of_rows(p, call.batch()));
   return split_by_entries(call, entries_within(*entries, start, end), p.dim);
 }
@@ -83,7 +84,7 @@ Verdict take_parts(OpCall& call, const std::vector<int64_t>& sizes) {
   const TensorSpec& self = call.tensor(0);
   const Placement& p = self.placement;
   if (call.schema().name() == "aten::tensor_split") return Verdict::kNo;  // slice(), which it is made of, gives each part a node of its own
-  if (p.counts != 0 || sizes.size() > static_cast<size_t>(kPartOfEntries) || std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) return Verdict::kNo;
+  if (p.counts != 0 || self.sizes[p.dim] > kEntriesAtMost || sizes.size() > static_cast<size_t>(kPartOfEntries) || std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 0; })) return Verdict::kNo;
   if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != self.sizes[p.dim]) return Verdict::kNo;
   const auto entries = call.remember(entries_of_rows(p, call.batch()));
   std::vector<Placement> parts;
