@@ -113,13 +113,6 @@ bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
   }
 }
 
-// Each becomes an ordinary tensor, from which the step is split anew.
-void hand_over_all(const Question& q) {
-  for (const SplitArgument& a : q.split) {
-    if (a.region != nullptr) a.region->shared_from_this()->hand_over(a.value, a.tensor);
-  }
-}
-
 // One call, asked about until its arguments are as the answer wants them.
 class LazyCall {
  public:

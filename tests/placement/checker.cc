@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <sstream>
-#include <utility>
 
 namespace koila::conformance {
 
@@ -215,15 +214,7 @@ c10::IValue literal_of_rows(const c10::IValue& value, const OpCall::Literal& lit
   if (literal.element == OpCall::kWhole) return (end - begin) * literal.factor;
   if (literal.element == OpCall::kEntriesBefore) return entries_before(*literal.entries, begin, end, literal.factor);
   std::vector<int64_t> list = value.toIntVector();
-  if (literal.element == OpCall::kEntriesOfParts) {
-    int64_t place = 0, before = 0;
-    for (int64_t& part : list) {
-      place += part;
-      const int64_t until = entries_before(*literal.entries, begin, end, place);
-      part = until - std::exchange(before, until);
-    }
-    return list;
-  }
+  if (literal.element == OpCall::kEntriesOfParts) return entries_of_parts(*literal.entries, begin, end, list);
   if (literal.element == OpCall::kElementsOfRows) return std::vector<int64_t>(list.begin() + begin * literal.factor, list.begin() + end * literal.factor);
   list[literal.element] = (end - begin) * literal.factor;
   return list;

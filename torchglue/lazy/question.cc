@@ -118,6 +118,12 @@ std::shared_ptr<Region> choose_region(Question& q) {
   return s.region_for(seed.batch, seed.micro_batch, seed.tensor.device());
 }
 
+void hand_over_all(const Question& q) {
+  for (const SplitArgument& a : q.split) {
+    if (a.region != nullptr) hand_over(a);
+  }
+}
+
 bool settle_outsider(const c10::OperatorHandle& op, const Question& q) {
   if (q.must_read.defined()) {
     session().log(KOILA_LOG_TRACE, "lazy " + op.schema().name() + " reads an alias that no region knows");

@@ -54,6 +54,9 @@ OpCall call_for(const Region& region, const c10::OperatorHandle& op, Question& q
 // The region that the call joins; null when arguments changed and must be looked at again.
 std::shared_ptr<Region> choose_region(Question& q);
 
+// Each argument of a region's becomes an ordinary tensor, from which the step is split anew.
+void hand_over_all(const Question& q);
+
 // A tensor that the call reads, and whose gradient a hook waits for, ends its stage, see Note [Hooked tensors]. False when there is none.
 bool end_stage_at_hook(const Question& q);
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "torchglue/placement/packed_rows.h"
+#include "torchglue/placement/parts_of_rows.h"
 
 namespace koila {
 
@@ -13,10 +14,8 @@ std::optional<Placement> rows_by_index(OpCall& call, ArgRef index, int64_t dim, 
   auto rows = call.rows_of(index, dim, picked_from.inner);
   if (!rows) return std::nullopt;
   // As many from every row, in their order: a split like any other.
-  const int64_t each = rows->first[1];
-  bool even = each > 0 && rows->order.empty();
-  for (size_t r = 0; even && r + 1 < rows->first.size(); ++r) even = rows->first[r + 1] - rows->first[r] == each;
-  const Placement picked = even ? Placement::shard(dim, 1, each) : Placement::shard(dim, std::move(rows));
+  const int64_t each = entries_of_each_row(*rows);
+  const Placement picked = each > 0 ? Placement::shard(dim, 1, each) : Placement::shard(dim, std::move(rows));
   Placement counted = picked;
   counted.counts = picked_from.inner;
   return call.require(index, counted) ? std::optional(picked) : std::nullopt;

@@ -13,8 +13,7 @@ Ragged in_order(Ragged entries) {
   return entries;
 }
 
-// Those of row r.
-std::vector<int64_t> entries_of(const Ragged& entries, int64_t r) { return entries.places(r, r + 1); }
+int64_t rows_in(const Ragged& entries) { return static_cast<int64_t>(entries.first.size()) - 1; }
 
 }  // namespace
 
@@ -37,8 +36,8 @@ Ragged entries_within(const Ragged& entries, int64_t begin, int64_t end) {
     for (size_t r = 1; r < entries.first.size(); ++r) part.first.push_back(std::clamp(entries.first[r], begin, end) - begin);
     return part;
   }
-  for (size_t r = 0; r + 1 < entries.first.size(); ++r) {
-    for (const int64_t place : entries_of(entries, static_cast<int64_t>(r))) {
+  for (int64_t r = 0; r < rows_in(entries); ++r) {
+    for (const int64_t place : entries.places(r, r + 1)) {
       if (place >= begin && place < end) part.order.push_back(place - begin);
     }
     part.first.push_back(static_cast<int64_t>(part.order.size()));
@@ -48,10 +47,10 @@ Ragged entries_within(const Ragged& entries, int64_t begin, int64_t end) {
 
 Ragged entries_joined(const std::vector<Ragged>& parts) {
   Ragged joined{{0}, {}};
-  for (size_t r = 0; r + 1 < parts[0].first.size(); ++r) {
+  for (int64_t r = 0; r < rows_in(parts[0]); ++r) {
     int64_t before = 0;
     for (const Ragged& part : parts) {
-      for (const int64_t place : entries_of(part, static_cast<int64_t>(r))) joined.order.push_back(before + place);
+      for (const int64_t place : part.places(r, r + 1)) joined.order.push_back(before + place);
       before += part.first.back();
     }
     joined.first.push_back(static_cast<int64_t>(joined.order.size()));
@@ -65,11 +64,27 @@ int64_t entries_before(const Ragged& entries, int64_t begin, int64_t end, int64_
   return std::count_if(entries.order.begin() + from, entries.order.begin() + to, [&](int64_t at) { return at < place; });
 }
 
-Placement split_by_entries(const OpCall& call, Ragged entries, int64_t dim) {
+std::vector<int64_t> entries_of_parts(const Ragged& entries, int64_t begin, int64_t end, const std::vector<int64_t>& parts) {
+  std::vector<int64_t> own;
+  int64_t place = 0, before = 0;
+  for (const int64_t part : parts) {
+    place += part;
+    const int64_t until = entries_before(entries, begin, end, place);
+    own.push_back(until - std::exchange(before, until));
+  }
+  return own;
+}
+
+int64_t entries_of_each_row(const Ragged& entries) {
   const int64_t each = entries.first[1];
-  bool even = each > 0 && entries.order.empty();
+  bool even = entries.order.empty();
   for (size_t r = 0; even && r + 1 < entries.first.size(); ++r) even = entries.first[r + 1] - entries.first[r] == each;
-  return even ? Placement::shard(dim, 1, each) : Placement::shard(dim, call.remember(std::move(entries)));
+  return even ? each : 0;
+}
+
+Placement split_by_entries(const OpCall& call, Ragged entries, int64_t dim) {
+  const int64_t each = entries_of_each_row(entries);
+  return each > 0 ? Placement::shard(dim, 1, each) : Placement::shard(dim, call.remember(std::move(entries)));
 }
 
 }  // namespace koila

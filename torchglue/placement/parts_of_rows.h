@@ -21,6 +21,10 @@ Ragged entries_within(const Ragged&, int64_t begin, int64_t end);
 Ragged entries_joined(const std::vector<Ragged>& parts);
 // How many entries of rows [begin, end) lie before `place`.
 int64_t entries_before(const Ragged&, int64_t begin, int64_t end, int64_t place);
+// How many entries of rows [begin, end) each part has, the parts being so many entries one after the other.
+std::vector<int64_t> entries_of_parts(const Ragged&, int64_t begin, int64_t end, const std::vector<int64_t>& parts);
+// How many entries each row has, where all have as many and they lie in their order; else 0.
+int64_t entries_of_each_row(const Ragged&);
 // The split of a dimension with these entries: an even one where all rows have as many, in their order.
 Placement split_by_entries(const OpCall& call, Ragged entries, int64_t dim);
 

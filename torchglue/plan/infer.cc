@@ -124,13 +124,12 @@ class Inference {
     }
     plan_.joins[number_of(op)] = way == Way::kJoin;
     if (way == Way::kStage) staged_.emplace_back(&op, gathered_bytes(tape_, plan_, op, call));
-    const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const TapeValueId out = op.outputs[i];
       if (out == kNoTapeValue) continue;
       const TapeValue& value = tape_.values()[out];
       if (splits(way)) {
-        plan_.placements[out] = call.output_at(list ? 0 : i, list ? static_cast<int>(i) : -1);
+        plan_.placements[out] = placement_of_result(call, op, i);
       } else if (!value.is_view && value.device == device_) {
         plan_.placements[out] = guess(value, call, batch_);
       }

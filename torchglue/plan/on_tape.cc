@@ -9,13 +9,17 @@
 
 namespace koila {
 
+Placement placement_of_result(const OpCall& answer, const TapeOp& op, size_t output) {
+  const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
+  return list ? answer.output_at(0, static_cast<int>(output)) : answer.output_at(output, -1);
+}
+
 // Whether the results that the operator gave are of the sizes that its rule says. Those of the tables are tested; a user may be wrong.
 bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call) {
-  const bool list = op.op.schema().returns().size() == 1 && op.outputs.size() > 1;
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     if (op.outputs[i] == kNoTapeValue) continue;
     const TapeValue& value = tape.values()[op.outputs[i]];
-    const Placement p = call.output_at(list ? 0 : i, list ? static_cast<int>(i) : -1);
+    const Placement p = placement_of_result(call, op, i);
     if (p.is_shard() && (p.dim >= static_cast<int64_t>(value.sizes.size()) || value.sizes[p.dim] != p.extent(call.batch()))) return false;
     if (call.outputs_scaled_by_rows() && !can_be_scaled(value.dtype)) return false;
   }

@@ -17,6 +17,9 @@ namespace koila {
 // The call as a rule sees it.
 OpCall call_on_tape(const Tape& tape, const TapeOp& op, int64_t batch, const std::function<Placement(TapeValueId)>& placement);
 
+// Of a result, which may be an element of the list that the operator returns, as its rule answered. Replicate where it named none.
+Placement placement_of_result(const OpCall& answer, const TapeOp& op, size_t output);
+
 // Whether the results that the operator gave are of the sizes that its rule, as it answered `call`, says. Those of the tables are tested; a user may be wrong.
 bool came_as_said(const Tape& tape, const TapeOp& op, const OpCall& call);
 

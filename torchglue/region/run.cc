@@ -176,18 +176,6 @@ std::vector<int64_t> numbers_of(const c10::IValue& list) {
   return numbers;
 }
 
-// How many entries of the rows each part has.
-std::vector<int64_t> parts_for(const Ragged& entries, const std::vector<int64_t>& parts, Rows rows) {
-  std::vector<int64_t> own;
-  int64_t place = 0, before = 0;
-  for (const int64_t part : parts) {
-    place += part;
-    const int64_t until = entries_before(entries, rows.begin, rows.end, place);
-    own.push_back(until - std::exchange(before, until));
-  }
-  return own;
-}
-
 // What an argument that counts rows, or entries of them, says to a micro-batch.
 c10::IValue literal_for(const Argument& argument, c10::IValue full, Rows rows) {
   const OpCall::Literal& first = argument.literals[0];
@@ -197,7 +185,7 @@ c10::IValue literal_for(const Argument& argument, c10::IValue full, Rows rows) {
     case OpCall::kEntriesBefore:
       return entries_before(*first.entries, rows.begin, rows.end, first.factor);
     case OpCall::kEntriesOfParts:
-      return parts_for(*first.entries, numbers_of(full), rows);
+      return entries_of_parts(*first.entries, rows.begin, rows.end, numbers_of(full));
     case OpCall::kElementsOfRows: {
       const auto all = full.toIntVector();
       return std::vector<int64_t>(all.begin() + rows.begin * first.factor, all.begin() + rows.end * first.factor);

@@ -49,9 +49,6 @@ class ProgramStateGuard {
 
 DeferredRegistry::Entry entry_of(const at::Tensor& t) { return deferred_registry().find(t.unsafeGetTensorImpl()); }
 
-// Of a result, which may be an element of the list that the operator returns.
-Placement placement_of_result(const OpCall& answer, const TapeOp& op, size_t output) { return op.op.schema().returns().size() == 1 && op.outputs.size() > 1 ? answer.output_at(0, static_cast<int>(output)) : answer.output_at(output, -1); }
-
 class Conversion {
  public:
   Conversion(Tape& tape, const Plan& plan, Graphs graphs)

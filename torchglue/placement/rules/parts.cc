@@ -1,7 +1,6 @@
 // Parts of a tensor: slices, pieces, diagonals, windows; and what stays within a part, such as a flip. All are linear: Partial stays Partial.
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <string>
 
@@ -71,11 +70,13 @@ Verdict select(OpCall& call) {
 constexpr int64_t kPartOfEntries = 32;
 constexpr int64_t kEntriesAtMost = 1 << 18;  // of a dimension: whose they are is written down one by one
 
-// What lies within [start, end) of the batch's dimension: see Note [Parts of the batch]. Nothing where it is little.
-std::optional<Placement> rows_within(const OpCall& call, const TensorSpec& self, int64_t start, int64_t end, std::shared_ptr<const Ragged>& entries) {
+// What lies within [start, end) of the batch's dimension, with the bounds at arguments 2 and 3: see Note [Parts of the batch]. Nothing where it is little.
+std::optional<Placement> take_within(OpCall& call, const TensorSpec& self, int64_t start, int64_t end) {
   const Placement& p = self.placement;
   if (p.counts != 0 || self.sizes[p.dim] > kEntriesAtMost || end <= start || (end - start) * kPartOfEntries < self.sizes[p.dim]) return std::nullopt;
-  entries = call.remember(entries_of_rows(p, call.batch()));
+  const auto entries = call.remember(entries_of_rows(p, call.batch()));
+  if (!call.none(2)) call.count_before(2, start, entries);
+  if (!call.none(3)) call.count_before(3, end, entries);
   return split_by_entries(call, entries_within(*entries, start, end), p.dim);
 }
 
@@ -132,13 +133,7 @@ Verdict slice(OpCall& call) {
     const int64_t start = bound(call.integer(2, 0));
     const int64_t end = bound(call.integer(3, std::numeric_limits<int64_t>::max()));
     auto out = blocks(call, p, start, end);
-    if (!out) {
-      std::shared_ptr<const Ragged> entries;
-      const auto part = rows_within(call, self, start, end, entries);
-      if (part && !call.none(2)) call.count_before(2, start, entries);
-      if (part && !call.none(3)) call.count_before(3, end, entries);
-      return part;
-    }
+    if (!out) return take_within(call, self, start, end);
     if (!call.none(2) && call.integer(2) != 0) {
       if (start == 0) call.set_argument(2, int64_t{0});
       else rewrite_blocks(call, 2, start, p);
@@ -161,13 +156,8 @@ Verdict narrow(OpCall& call) {
     if (start < 0) start += self.sizes[*dim];
     auto out = blocks(call, p, start, start + call.integer(3));
     if (!out) {
-      const int64_t end = start + call.integer(3);
-      std::shared_ptr<const Ragged> entries;
-      const auto part = rows_within(call, self, start, end, entries);
-      if (!part) return std::nullopt;
-      call.count_before(2, start, entries);
-      call.count_before(3, end, entries);
-      call.run_instead(call.schema().name() == "aten::narrow" ? "aten::slice" : "aten::slice_copy", "Tensor", {int64_t{1}});
+      const auto part = take_within(call, self, start, start + call.integer(3));
+      if (part) call.run_instead(call.schema().name() == "aten::narrow" ? "aten::slice" : "aten::slice_copy", "Tensor", {int64_t{1}});
       return part;
     }
     if (start == 0) call.set_argument(2, int64_t{0});
