@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 13 };
+enum { KOILA_ABI_VERSION = 14 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
@@ -223,7 +223,8 @@ enum koila_redirected {
   KOILA_LAUNCH = 10,               // at::launch(std::function<void()>)
   KOILA_RESIZE_BYTES_CPU = 11,      // at::native::resize_bytes_cpu(c10::StorageImpl*, size_t)
   KOILA_RESIZE_BYTES_CUDA = 12,     // at::native::resize_bytes_cuda(c10::StorageImpl*, size_t)
-  KOILA_REDIRECTED_COUNT = 13,
+  KOILA_GRAPH_TASK_ID = 13,         // torch::autograd::get_current_graph_task_id()
+  KOILA_REDIRECTED_COUNT = 14,
 };
 
 // Exported by libkoila_torch.so as `koila_glue_attach`, called once, on the thread that loads torch, after torch's libraries are

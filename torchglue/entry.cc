@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "runtime/abi.h"
+#include "torchglue/base/foreign_memory.h"
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/oom_watch.h"
@@ -16,6 +17,7 @@
 #include "torchglue/region/reducer.h"
 #include "torchglue/rescue/backward.h"
 #include "torchglue/rescue/engine_callbacks.h"
+#include "torchglue/rescue/pass_number.h"
 #include "torchglue/step/session.h"
 #include "torchglue/step/step_owner.h"
 #include "torchglue/swapped_tensors.h"
@@ -46,7 +48,9 @@ void prepare(const at::Tensor& tensor) {
   const NoRawAccess koila;
   watched_read([&] { materialise_tensor(tensor); });
   Session& s = session();
-  if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin(tensor); });
+  if (!s.rescue || std::this_thread::get_id() != s.owner) return;
+  s.pin([&](Tape& tape) { tape.pin(tensor); });
+  note_exposed(tensor);
 }
 
 void* to_numpy(const at::Tensor& tensor, bool force) {
@@ -192,6 +196,9 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   PrepareForBackwardFn real_prepare = nullptr;
   redirect(redirects[KOILA_REDUCER_PREPARE], real_prepare, &prepare_for_backward);
   if (real_prepare != nullptr) set_real_prepare_for_backward(real_prepare);
+  TaskIdFn real_task_id = nullptr;
+  redirect(redirects[KOILA_GRAPH_TASK_ID], real_task_id, &pass_number);
+  if (real_task_id != nullptr) set_real_task_id(real_task_id);
   LaunchFn real_launch = nullptr;
   redirect(redirects[KOILA_LAUNCH], real_launch, &launch);
   if (real_launch != nullptr) set_real_launch(real_launch);

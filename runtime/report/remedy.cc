@@ -33,6 +33,8 @@ constexpr Remedy kRemedies[] = {
      "register_hook() on the tensor in place of a hook on its grad_fn"},
     {"register_hook",
      "take register_hook() and retain_grad() off the tensors inside the step, and read the gradients of parameters or of the inputs instead"},
+    {"was frozen (requires_grad_(False))",
+     "freeze it before the forward pass, or leave retain_graph out of the pass in which it is frozen"},
     {"create_graph=True",
      "a smaller batch; or autograd.grad(..., create_graph=True) in place of backward(create_graph=True), and no batch norm in what is differentiated twice"},
     {"is_grads_batched=True",

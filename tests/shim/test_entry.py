@@ -19,7 +19,7 @@ def test_python_attaches_once_with_every_hook(fake: Preload) -> None:
     done = fake.python(STEP + "print(x.grad.numpy()); import torch._C")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[2. 2. 2.]\n", "")
     trace = fake.trace()
-    assert trace[0].startswith("attach torch=2.") and "found=12" in trace[0] and "python=1" in trace[0]
+    assert trace[0].startswith("attach torch=2.") and "found=13" in trace[0] and "python=1" in trace[0]
     assert trace[1:] == ["execute", "to_numpy"]
 
 

@@ -124,7 +124,7 @@ void refuse_write_to_hooked_view(const at::Tensor& t) {
   for (const auto& region : session().live_regions()) {
     refuse_hooked_view(*region, [&](const Value& value) {
       const Group& group = region->group(value.group);
-      return group.is_filled_in(storage_of(t)) || (group.kept != nullptr && group.kept == storage_of(t));
+      return group.has_its_value_in(storage_of(t));
     });
   }
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "runtime/fork_lock.h"
+#include "torchglue/memory/before_free.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/memory/outside.h"
@@ -74,7 +75,9 @@ Served& served() {
 }
 
 void free_counted(void* data) {
-  if (data == nullptr || served().remove(data)) return;
+  if (data == nullptr) return;
+  tell_before_free(data);
+  if (served().remove(data)) return;
   size_t bytes = 0;
   std::memcpy(&bytes, trailer_of(data), sizeof bytes);
   c10::profiledCPUMemoryReporter().Delete(data);

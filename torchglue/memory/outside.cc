@@ -13,6 +13,7 @@
 
 #include "runtime/fork_lock.h"
 #include "torchglue/base/process.h"
+#include "torchglue/memory/before_free.h"
 #include "torchglue/memory/spill.h"
 
 namespace koila {
@@ -72,6 +73,7 @@ c10::StreamId current_stream(c10::Device device) { return device.is_cpu() ? 0 : 
 
 void give_back(void* context) {
   auto* block = static_cast<Block*>(context);
+  if (block->device.is_cpu()) tell_before_free(block->data);
   process().runtime->on_outside(device_number(block->device), -static_cast<int64_t>(block->asked));
   const std::lock_guard lock(mutex);
   Pool& all = pool();

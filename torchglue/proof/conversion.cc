@@ -248,6 +248,7 @@ void BeforeConversion::compare_leaves(const Tape& tape, Region* region) {
   ska::flat_hash_set<const c10::TensorImpl*> now;
   for (const at::Tensor& leaf : leaves_behind(tape, plan_)) now.insert(leaf.unsafeGetTensorImpl());
   for (const at::Tensor& leaf : leaves_) {
+    if (!leaf.requires_grad()) continue;  // the program has frozen it since
     if (now.count(leaf.unsafeGetTensorImpl()) == 0) region->broken(invariant::kLeavesAreReached, "a parameter of " + std::to_string(leaf.numel()) + " entries gets no gradient any more");
   }
 }

@@ -55,9 +55,12 @@ std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::
 // What tells one call from another as far as run_on_meta() goes; empty when that is not known.
 std::vector<int64_t> key_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   std::vector<int64_t> key{reinterpret_cast<int64_t>(&op.schema())};
+  bool strided = true;
   const auto add = [&](const at::Tensor& t) {
     key.push_back(t.defined() ? t.dim() : -1);
     if (!t.defined()) return;
+    strided &= t.layout() == at::kStrided;
+    if (!strided) return;
     key.push_back(static_cast<int64_t>(t.scalar_type()));
     key.insert(key.end(), t.sizes().begin(), t.sizes().end());
     key.insert(key.end(), t.strides().begin(), t.strides().end());
@@ -82,6 +85,7 @@ std::vector<int64_t> key_on_meta(const c10::OperatorHandle& op, at::ArrayRef<c10
       return {};
     }
   }
+  if (!strided) return {};
   return key;
 }
 
@@ -123,7 +127,7 @@ std::vector<Layout> layouts_on_meta(const c10::OperatorHandle& op, at::ArrayRef<
   std::vector<Layout> layouts;
   if (const auto results = run_on_meta(op, arguments)) {
     const auto add = [&](const at::Tensor& t) {
-      layouts.push_back(t.defined() ? Layout{t.sizes().vec(), t.strides().vec(), t.is_non_overlapping_and_dense()} : Layout{});
+      layouts.push_back(t.defined() && t.layout() == at::kStrided ? Layout{t.sizes().vec(), t.strides().vec(), t.is_non_overlapping_and_dense()} : Layout{});
     };
     for (const c10::IValue& v : *results) {
       if (v.isTensor()) add(v.toTensor());

@@ -125,6 +125,8 @@ struct Group {
   const c10::StorageImpl* filled = nullptr;  // what its value was put into
   bool is_filled_in(const c10::StorageImpl* memory) const { return materialised && filled == memory; }
   const c10::StorageImpl* kept = nullptr;    // what it has had its value in from the start, where a conversion has left it there
+  // Whether that memory has its value, put there or left there.
+  bool has_its_value_in(const c10::StorageImpl* memory) const { return is_filled_in(memory) || (kept != nullptr && kept == memory); }
   // Whether its memory, which has no value yet, has more holders than itself and so many tensors.
   bool held_beside(size_t tensors) const { return !materialised && !let_go && storage && storage.use_count() > tensors + 1; }
   bool uncertain = false;  // whether micro-batches alias as the full batch would is not known: nothing may be written in place

@@ -6,6 +6,7 @@
 
 #include "torchglue/base/foreign_memory.h"
 #include "torchglue/base/tensor_memory.h"
+#include "torchglue/memory/before_free.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom_watch.h"
@@ -64,6 +65,9 @@ void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
     block.at_version = block.version->current_version();
   }
   blocks_.push_back(std::move(block));
+  koila::before_free.store([](const void* memory) {
+    if (std::this_thread::get_id() == session().owner) raw_memory().before_free(memory);
+  });
 }
 
 bool RawMemory::Block::changed(const c10::StorageImpl& now) const {
@@ -76,6 +80,18 @@ void RawMemory::look() {
     block.written |= now && block.changed(*now);
   }
   fresh_ = false;
+}
+
+void RawMemory::before_free(const void* memory) {
+  for (Block& block : blocks_) {
+    const auto& storage = *block.storage._unsafe_get_target();  // which a weak pointer keeps, with what it has
+    if (!block.written && const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get() == memory) block.written = block.changed(storage);
+  }
+}
+
+void RawMemory::clear() {
+  *this = RawMemory();
+  koila::before_free.store(nullptr);
 }
 
 bool RawMemory::changed(const std::function<bool(const c10::StorageImpl*)>& concerns) const {

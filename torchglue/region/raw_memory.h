@@ -19,7 +19,7 @@ namespace koila {
 // whether it has a storage, by a virtual function that the preload stands in for. A deferred tensor is given its value at that moment, and memory
 // that operators have read or made stays where it is. Most only look. What such a pointer writes nobody hears of: plain PyTorch's backward sees it in what
 // was saved, and a step that is made again would not. So a digest of the memory is taken when the pointer is, and a step whose memory has another one by
-// the time that it is split, or made again, is refused.
+// the time that it is split, or made again, is refused. Memory that is given back before is looked at then: who writes to it has it no longer either.
 inline constexpr const char* kWrittenUnseen = "memory of a tensor that the step made or read was written to through a pointer or .data.";
 
 class RawMemory {
@@ -29,6 +29,8 @@ class RawMemory {
   // To be called before the next operator: what it is for may be gone afterwards. Most that write do so before it.
   bool is_fresh() const { return fresh_; }
   void look();
+  // The memory is about to be given back.
+  void before_free(const void* memory);
   // Whether any of it that `concerns` somebody has been written to since, but by operators.
   bool changed(const std::function<bool(const c10::StorageImpl*)>& concerns) const;
   bool any() const { return !blocks_.empty(); }
@@ -36,7 +38,7 @@ class RawMemory {
   void begin_silent_write(const at::Tensor& t);
   void end_silent_write(const at::Tensor& t);
   // The step is over.
-  void clear() { *this = RawMemory(); }
+  void clear();
 
  private:
   struct Block {

@@ -350,7 +350,7 @@ void Region::check_captures(const Schedule& plan) const {
         if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
-        if (!changed && capture.foreign != 0 && !capture.before.defined() && capture.foreign != foreign_digest(capture.tensor)) refuse(kWrittenUnseen);
+        if (!changed && !capture.before.defined() && differs_from(capture.foreign, capture.tensor)) refuse(kWrittenUnseen);
         // PyTorch's own error comes from the graph, which knows what it has saved: see Region::before_write(). This write nobody has seen.
         if (changed || capture.lost) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
       }

@@ -46,7 +46,7 @@ bool Region::concerns_storage(const c10::StorageImpl* storage) const {
 
 // By an operator, or by its backward pass. An LSTM writes its gates to parts of a sum that nothing reads but those.
 bool Region::is_read_there(const c10::StorageImpl* storage) const {
-  const auto lies_there = [&](ValueId id) { return id != kNoValue && groups_[values_[id].group].is_filled_in(storage); };
+  const auto lies_there = [&](ValueId id) { return id != kNoValue && groups_[values_[id].group].has_its_value_in(storage); };
   return std::any_of(instructions_.begin(), instructions_.end(), [&](const Instruction& in) {
     if (may_save_result(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), lies_there)) return true;
     for (size_t a = in.in_place && !may_save_operands(in.op.schema()) ? 1 : 0; a < in.arguments.size(); ++a) {

@@ -29,6 +29,7 @@
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/graph_pass.h"
 #include "torchglue/rescue/interrupted.h"
+#include "torchglue/rescue/pass_number.h"
 #include "torchglue/rescue/split_pass.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/ladder.h"
@@ -240,6 +241,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
     empty_queue(pass.engine);
+    if (pass.keep_graph) check_not_frozen(pass.roots);
     const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
     const std::vector<at::Tensor> inner = remaining ? inner_tensors(*remaining) : std::vector<at::Tensor>();
     const PastBridges& past = interrupted->past();
@@ -279,6 +281,7 @@ variable_list outermost(const Pass& pass, bool& over) {
     edge_list split;
     std::vector<at::Tensor> inner;
     try {
+      check_not_frozen(pass.roots);
       inner = inner_tensors(pass.outputs);
       split = split_step(pass.roots, pass.outputs, accumulates_graphs, Graphs::kWhole, nullptr);
     } catch (const CannotConvert& why) {
@@ -305,10 +308,10 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   follow_successors(roots);
   std::optional<StepAccounts> accounts;
   const Pass pass{engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs};
-  if (torch::autograd::get_current_graph_task_id() == -1 && !pass.goes_on() && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
+  if (engine_task() == -1 && !pass.goes_on() && (s.engine_depth == 0 || std::this_thread::get_id() != s.owner)) accounts.emplace(roots);
   // koila's own passes leave the interceptor out.
   std::optional<InterruptedPass::Within> in_another;
-  if (const int task = torch::autograd::get_current_graph_task_id(); task != -1) {
+  if (const int task = engine_task(); task != -1) {
     note_pass_within(task);
     in_another.emplace();
   }
@@ -319,6 +322,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
     if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
     return gradients ? *std::move(gradients) : pass.run(roots, outputs);
   }
+  const PassOfProgram one;
   if ((s.engine_depth > 0 && !within) || !s.rescue || s.capturing() || !take_steps()) {
     std::optional<PassOfAnother> not_followed;
     if (!works_for_owner()) not_followed.emplace();

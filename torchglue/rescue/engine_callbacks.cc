@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torchglue/compat/node.h"
+#include "torchglue/rescue/pass_number.h"
 #include "torchglue/step/session.h"
 
 namespace koila {
@@ -76,7 +77,7 @@ void note_pass_within(int id) {
 void queue_callback(Engine* engine, std::function<void()> callback) {
   std::vector<std::function<void()>> before;
   std::shared_ptr<EngineCallbacks::Queued> queued;
-  const int id = torch::autograd::get_current_graph_task_id();
+  const int id = engine_task();
   {
     const std::lock_guard lock(mutex);
     auto pass = std::find_if(watching.rbegin(), watching.rend(), [&](const EngineCallbacks* w) { return w->id_ == id; });

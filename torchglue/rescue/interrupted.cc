@@ -198,10 +198,18 @@ bool InterruptedPass::runs_checkpoint_again(const edge_list& roots) const {
   return found;
 }
 
+void check_not_frozen(const edge_list& roots) {
+  for (const AccumulateGrad* leaf : leaves_of(nodes_of(roots))) {
+    if (!leaf->variable.requires_grad()) throw CannotConvert("a parameter was frozen (requires_grad_(False)) between forward and backward, and the graph is kept for another pass.");
+  }
+}
+
 std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, const edge_list& outputs) const {
   edge_list targets = outputs;
   if (accumulate_grad_ && outputs.empty()) {
-    for (AccumulateGrad* leaf : leaves_of(nodes_of(roots))) targets.push_back(torch::autograd::impl::gradient_edge(leaf->variable));
+    for (AccumulateGrad* leaf : leaves_of(nodes_of(roots))) {
+      if (leaf->variable.requires_grad()) targets.push_back(torch::autograd::impl::gradient_edge(leaf->variable));  // else it was frozen since, and gets none
+    }
   }
   edge_list rest;
   for (const Edge& target : targets) {

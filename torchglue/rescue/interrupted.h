@@ -99,4 +99,8 @@ class InterruptedPass {
   std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;
 };
 
+// A leaf that the program has frozen since the forward pass gets no gradient in this pass; a later pass along the same graph, in which it is trained again, would find no edge to it. Throws
+// CannotConvert where there is one.
+void check_not_frozen(const torch::autograd::edge_list& roots);
+
 }  // namespace koila

@@ -40,7 +40,7 @@ TapeValueId Tape::find(const c10::TensorImpl* impl) const {
 bool is_filled_anew(const TapeValue& value) {
   if (value.foreign == 0 || value.is_copied()) return false;
   const at::Tensor t = value.lock();
-  return t.defined() && version_of(t) == value.version && foreign_digest(t) != value.foreign;
+  return t.defined() && version_of(t) == value.version && differs_from(value.foreign, t);
 }
 
 TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t output, uint32_t group) {
@@ -119,7 +119,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       // What was read before it was written to is a copy: see Note [Captures that are written to].
       if (value.is_capture() && value.is_copied() && value.version != version_of(tensor)) return add_value(tensor, kNoProducer, 0, value.group);
       value.read_unhooked |= node != nullptr && !is_hooked(tensor);
-      const bool filled_anew = value.foreign != 0 && value.foreign != foreign_digest(tensor);  // since an operator has read it
+      const bool filled_anew = differs_from(value.foreign, tensor);  // since an operator has read it
+      if (value.foreign == 0 && any_exposed()) value.foreign = foreign_digest(tensor);
       if (tensor.requires_grad() == value.requires_grad && !filled_anew) return it->second;
     }
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);

@@ -8,10 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "torchglue/base/foreign_memory.h"
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
 #include "torchglue/statistics/running_arguments.h"
-#include "torchglue/base/tensor_memory.h"
 
 namespace koila {
 
@@ -116,6 +117,7 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
 // quantisation, a fused optimizer). What a graph has saved of it is then what is there when backward comes, and so is what a region's gradients read
 // (see Note [Captures that change]). On the tape the tensor is another one from then on, and who read it before has the copy, or makes do without.
 void Tape::before_silent_write(const at::Tensor& tensor) {
+  forget_exposed(tensor);
   if (values_.empty()) return;
   keep_before_write(tensor);
   forget_written(tensor);
