@@ -84,6 +84,8 @@ class Inference {
     plan_.joins.resize(tape_.ops().size());
     for (const Seed& seed : seeds_) {
       if (seed.created && is_whole(seed.value)) continue;
+      const TapeValue& value = tape_.values()[seed.value];
+      if (!seed.created && !value.is_copied()) plan_.versions[value.group] = version_of(value.lock());
       plan_.placements[seed.value] = seed.placement;
       plan_.descends[seed.value] = 1;
     }
@@ -92,6 +94,7 @@ class Inference {
 
   bool go_over(const TapeOp& op) {
     const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
+    if (is_in_seed(tape_, plan_, op)) return true;
     if (first != kNoTapeValue && is_whole(first)) return !keep_graph(op);
     if (cannot_be_made_again(op)) return take_as_it_is(op, first);
     if (!descends(op) || (first != kNoTapeValue && is_created(plan_, first))) return true;
@@ -143,7 +146,7 @@ class Inference {
       const TapeValue& v = tape_.values()[r.value];
       if (v.is_capture() && v.weak.expired()) return true;
       if (tape_.replay()) return false;  // what a checkpoint runs again has to save what it saved before, operator by operator
-      return descends(op) && is_read_as_it_is(tape_, plan_, op, r) && gone_(r.value, r.version);
+      return descends(op) && is_read_as_it_is(tape_, plan_, op, r) && gone_(r.value, version_to_read(tape_, plan_, op, r));
     });
   }
 
@@ -275,7 +278,11 @@ class Inference {
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
       const TapeOp& op = tape_.ops()[i];
       if (!needed[i]) continue;
-      std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(tape_, plan_, op, ref); });
+      for (TapeRef ref : op.refs) {
+        if (!is_read_as_it_is(tape_, plan_, op, ref)) continue;
+        ref.version = version_to_read(tape_, plan_, op, ref);
+        refs.push_back(ref);
+      }
     }
     while (!refs.empty()) {
       const TapeRef ref = refs.back();
@@ -324,7 +331,7 @@ class Inference {
   }
   bool is_whole(TapeValueId v) const { return whole_.count(tape_.values()[v].group) > 0; }
   bool descends(const TapeOp& op) const {
-    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan_.descends[r.value] != 0; });
+    return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return plan_.descends[r.value] != 0 && !is_earlier(tape_, plan_, op, r); });
   }
   size_t number_of(const TapeOp& op) const { return static_cast<size_t>(&op - tape_.ops().data()); }
 

@@ -62,6 +62,30 @@ bool is_read_as_it_is(const Tape& tape, const Plan& plan, const TapeOp& op, cons
   return !is_dropped(op, ref) && (!plan.descends[ref.value] || tape.values()[ref.value].is_capture() || is_seed(plan, ref.value));
 }
 
+namespace {
+
+// A view has the content that its memory has when it is read.
+bool is_view_of(const Tape& tape, const TapeOp& op, const TapeRef& ref) {
+  const TapeValueId first = op.outputs.empty() ? kNoTapeValue : op.outputs[0];
+  return !op.in_place && first != kNoTapeValue && tape.values()[first].is_view && tape.values()[first].group == tape.values()[ref.value].group;
+}
+
+}  // namespace
+
+bool is_in_seed(const Tape& tape, const Plan& plan, const TapeOp& op) {
+  return op.in_place && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && plan.versions.count(tape.values()[op.outputs[0]].group) > 0;
+}
+
+bool is_earlier(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref) {
+  const auto taken = plan.versions.find(tape.values()[ref.value].group);
+  return taken != plan.versions.end() && ref.version < taken->second && !is_view_of(tape, op, ref);
+}
+
+uint32_t version_to_read(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref) {
+  const auto taken = plan.versions.find(tape.values()[ref.value].group);
+  return taken != plan.versions.end() && is_view_of(tape, op, ref) ? taken->second : ref.version;
+}
+
 bool Gone::operator()(TapeValueId v, uint32_t version, int depth) {
   const auto key = std::make_pair(v, version);
   if (const auto it = known_.find(key); it != known_.end()) return it->second;

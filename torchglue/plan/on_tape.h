@@ -29,6 +29,13 @@ bool is_dropped(const TapeOp& op, const TapeRef& ref);
 // Whether the operator, made again by the plan, reads the value whole or sliced, from the step's input or from what is made again outside of the region (rescue/made_again.h).
 bool is_read_as_it_is(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
 
+// See Note [Seeds that were written to]. Whether the operator wrote to a seed's memory before the seed was as it is taken.
+bool is_in_seed(const Tape& tape, const Plan& plan, const TapeOp& op);
+// Whether the operator read a seed, or a view of one, as it was before.
+bool is_earlier(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
+// The version of the argument to give to the operator when it is made again.
+uint32_t version_to_read(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
+
 // Whether it is the order that a sort has found of whole numbers of one dimension, on whatever device.
 bool sorts_numbers(const Tape& tape, TapeValueId value);
 

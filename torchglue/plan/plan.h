@@ -1,6 +1,8 @@
 // A plan: what could be split of a step, and how.
 #pragma once
 
+#include <c10/util/flat_hash_map.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -19,12 +21,17 @@ struct Seed {
   bool created = false;  // made by its operator in parts, and not sliced: see Note [Created for the batch]
 };
 
+// Note [Seeds that were written to]
+// A seed is taken as it is now: all that was ever written to its memory is in it, and no such write is made again. A write through a view (`b[:, :8] = x`) leaves the tensor the value that
+// it was on the tape, with a later version. What has read an earlier one read something else, which does not hang on the seed; a view that was made then looks at what is there now.
+
 // Placements over a tape, as the rules give them from some seeds.
 struct Plan {
   std::vector<char> frozen;  // by operator: it writes in place to what an operator without a rule has read whole
   std::vector<char> joins;   // by operator: it reads something split, and joins the region
   int64_t batch = 0;
   std::vector<Seed> seeds;
+  ska::flat_hash_map<uint32_t, uint32_t> versions;  // by group: the version that seeds are taken with, see Note [Seeds that were written to]
   std::vector<Placement> placements;  // by tape value
   std::vector<char> descends;         // by tape value: computed from split ones, itself split or not
   int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free

@@ -148,7 +148,7 @@ class Conversion {
   void bring_over(const TapeOp& op) {
     // An operator that runs again may write to what the region has read, which ends a region without gradients.
     if (!region_->open()) region_ = session().region_for(plan_.batch, micro_batch_, device_);
-    torch::jit::Stack stack = arguments_of(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(ref); });
+    torch::jit::Stack stack = arguments_of(op, [&](const TapeRef& ref) { return is_dropped(op, ref) ? at::Tensor() : tensor_of(op, ref); });
     if (is_gradient(op.op)) return differentiate_again(op, std::move(stack));
     Call call{op, op_traits(op.op), view_instead(op.op), std::move(stack), OpCall(op.op.schema(), plan_.batch)};
     decide_again(call);
@@ -174,7 +174,7 @@ class Conversion {
     bool elsewhere = false;
     for (const TapeRef& ref : op.refs) {
       if (is_dropped(op, ref)) continue;
-      const at::Tensor t = tensor_of(ref);
+      const at::Tensor t = tensor_of(op, ref);
       Placement p;
       if (const auto entry = entry_of(t); entry.region != nullptr) {
         p = entry.region->value(entry.value).placement;
@@ -246,15 +246,15 @@ class Conversion {
     for (const TapeRef& ref : op.refs) {
       const TapeValue& in = tape_.values()[ref.value];
       const bool same = ref.value == out || (op.in_place && in.group == value.group && ref.arg == 0);
-      if (same) k.handed_back = tensor_of(ref);
+      if (same) k.handed_back = tensor_of(op, ref);
       if (!value.is_view || in.group != value.group) continue;
-      const auto entry = entry_of(tensor_of(ref));
+      const auto entry = entry_of(tensor_of(op, ref));
       if (entry.region == region_.get()) {
         k.alias_of = entry.value;
       } else {
         call.view_of_capture = true;
         // The program's own view will do, unless what it is a view of has been made anew: with other memory, or in a region that has ended, whose graph is another one.
-        call.as_they_are &= alive.defined() && storage_of(alive) == storage_of(tensor_of(ref)) && anew_.count(ref.value) == 0;
+        call.as_they_are &= alive.defined() && storage_of(alive) == storage_of(tensor_of(op, ref)) && anew_.count(ref.value) == 0;
       }
     }
     k.placement = placement_of_result(call.answer, op, o);
@@ -365,9 +365,12 @@ class Conversion {
     return s.current->micro_batch();
   }
 
-  at::Tensor tensor_of(const TapeRef& ref) {
+  at::Tensor tensor_of(const TapeOp& op, const TapeRef& ref) {
     if (auto it = handles_.find(ref.value); it != handles_.end()) return it->second;
-    return real_.get(ref.value, ref.version);
+    at::Tensor t = real_.get(ref.value, version_to_read(tape_, plan_, op, ref));
+    // What a seed was before has the rows that the seed has.
+    if (is_earlier(tape_, plan_, op, ref) && is_seed(plan_, ref.value)) session().marks.add(t, plan_.placements[ref.value], plan_.batch, micro_batch_);
+    return t;
   }
 
   const NoInferenceMode no_inference_;

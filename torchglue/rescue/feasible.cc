@@ -161,7 +161,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (graphs == Graphs::kUsedUp && !plan.descends[ref.value] && !read.is_capture() && read.differentiable() && drew(tape.ops()[read.producer]) && tape.draws_of(tape.ops()[read.producer]) == nullptr) {
         throw CannotConvert("random draws of " + tape.ops()[read.producer].op.schema().name() + " are made for the whole batch, and its part of the graph is used up.");
       }
-      if (is_read_as_it_is(tape, plan, op, ref)) real.check(ref.value, ref.version);
+      if (is_read_as_it_is(tape, plan, op, ref)) real.check(ref.value, version_to_read(tape, plan, op, ref));
     }
   }
 }

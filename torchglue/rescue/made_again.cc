@@ -83,7 +83,12 @@ std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
   std::vector<TapeRef> refs;
   for (size_t i = 0; i < needed_ops.size(); ++i) {
     const TapeOp& op = tape_.ops()[i];
-    if (needed_ops[i]) std::copy_if(op.refs.begin(), op.refs.end(), std::back_inserter(refs), [&](const TapeRef& ref) { return is_read_as_it_is(tape_, plan_, op, ref); });
+    if (!needed_ops[i]) continue;
+    for (TapeRef ref : op.refs) {
+      if (!is_read_as_it_is(tape_, plan_, op, ref)) continue;
+      ref.version = version_to_read(tape_, plan_, op, ref);
+      refs.push_back(ref);
+    }
   }
   while (!refs.empty()) {
     const TapeRef ref = refs.back();
@@ -105,8 +110,9 @@ at::Tensor MadeAgain::alive(TapeValueId v, uint32_t version) const {
 }
 
 at::Tensor MadeAgain::get(TapeValueId v, uint32_t version) {
-  if (auto it = made_.find(v); it != made_.end()) return it->second;
   const TapeValue& value = tape_.values()[v];
+  // What is made again is what the operator made, and not what was written into it since.
+  if (auto it = made_.find(v); it != made_.end() && (value.is_capture() || version == value.version)) return it->second;
   if (const at::Tensor t = alive(v, version); t.defined()) {
     if (!value.is_capture() && value.differentiable()) read_.insert(t.unsafeGetTensorImpl());
     if (!value.is_capture() || value.requires_grad || !t.requires_grad()) return t;
