@@ -31,6 +31,8 @@ constexpr Remedy kRemedies[] = {
      "a larger budget, or KOILA_MODE=lazy, with which the step is split from its beginning"},
     {"hook hangs on a node",
      "register_hook() on the tensor in place of a hook on its grad_fn"},
+    {"comes by a tensor inside the step that has a hook",
+     "take register_hook() and retain_grad() off the tensors that autograd.grad(..., create_graph=True) comes by, or put them on after it"},
     {"register_hook",
      "take register_hook() and retain_grad() off the tensors inside the step, and read the gradients of parameters or of the inputs instead"},
     {"was frozen (requires_grad_(False))",

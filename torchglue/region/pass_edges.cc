@@ -83,6 +83,20 @@ std::vector<std::shared_ptr<Region>> regions_behind(const edge_list& roots) {
   return regions;
 }
 
+bool calls_hooks(const edge_list& roots, const edge_list& targets) {
+  const auto regions = reach(roots);
+  return std::any_of(regions.begin(), regions.end(), [&](const auto& entry) {
+    const auto& [node, reached] = entry;
+    const auto comes_by = [&, &at = reached](std::optional<size_t> output) {
+      return output && at.outputs.count(static_cast<uint32_t>(*output)) > 0 && leads_to(Edge(at.node, static_cast<uint32_t>(*output)), targets);
+    };
+    const auto& hooks = node->tensor_pre_hooks();
+    const auto& retained = node->retains_grad_hooks();
+    return std::any_of(hooks.begin(), hooks.end(), [&](const auto& hook) { return !is_own(*hook) && comes_by(output_of(*hook)); }) ||
+           std::any_of(retained.begin(), retained.end(), [&](const auto& hook) { return comes_by(hook.first); });
+  });
+}
+
 bool comes_whole(const edge_list& roots, const Edge& inner) {
   auto* node = dynamic_cast<RegionNode*>(inner.function.get());
   if (node == nullptr) return true;

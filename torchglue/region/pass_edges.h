@@ -50,6 +50,9 @@ class PassEdges {
 // Whether the engine comes by all of the gradient, in a pass from these roots, that flows to a value of a region, whose node `inner` leads to: none of it flows within the region.
 bool comes_whole(const torch::autograd::edge_list& roots, const torch::autograd::Edge& inner);
 
+// Whether a pass from these roots calls a hook of the program's on a tensor of a region.
+bool calls_hooks(const torch::autograd::edge_list& roots, const torch::autograd::edge_list& targets);
+
 // The regions whose nodes a pass from these roots comes to.
 std::vector<std::shared_ptr<Region>> regions_behind(const torch::autograd::edge_list& roots);
 

@@ -31,6 +31,7 @@
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/pass_number.h"
 #include "torchglue/rescue/split_pass.h"
+#include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/sizing/sizing.h"
 #include "torchglue/step/ladder.h"
 #include "torchglue/step/session.h"
@@ -185,6 +186,7 @@ std::optional<variable_list> run_inside(const Pass& pass) {
 
 void check_split_pass(const Pass& pass, int depth) {
   if (session().live_regions().empty()) return;
+  if (pass.create_graph && calls_hooks(pass.roots, pass.outputs)) refuse_split_step(describe_out_of_memory("autograd.grad"), kGradientComesByHook, 0);
   for (const auto& region : regions_behind(pass.roots)) {
     if (region->depth() == depth) region->check_hooks();
     if (pass.create_graph && pass.accumulate_grad) refuse_split_step(describe_out_of_memory("backward"), kAccumulatesGraphs, region->batch());
@@ -318,6 +320,8 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   const bool within = s.functions && !c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
   if (s.converting) {  // a pass of the program's that is run again, or one that a region is made of
     const PassOfOwner again;
+    std::optional<PassEdges> edges;
+    if (!s.live_regions().empty()) edges.emplace(roots, outputs);
     std::optional<variable_list> gradients;
     if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
     return gradients ? *std::move(gradients) : pass.run(roots, outputs);

@@ -8,6 +8,8 @@
 #include "torchglue/compat/hooks.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
+#include "torchglue/operators/gradient.h"
+#include "torchglue/plan/on_tape.h"
 #include "torchglue/region/node.h"
 #include "torchglue/rescue/feasible.h"
 #include "torchglue/rescue/rewiring.h"
@@ -65,6 +67,53 @@ void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const
   for (const auto& [output, hook] : its.retains_grad_hooks()) check(output);
   // Hooks on several tensors count the nodes that a pass is to come by.
   if (hooked && is_held_in_python(node)) throw CannotConvert("the program holds the graph of a tensor inside the step that has a hook (grad_fn, register_multi_grad_hook).");
+}
+
+namespace {
+
+bool has_hooks_of_program(const at::Tensor& leaf) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(leaf);
+  return meta != nullptr && std::any_of(meta->hooks_.begin(), meta->hooks_.end(), [](const auto& hook) { return !is_own(*hook); });
+}
+
+// The nodes behind the tape that have hooks of the program's on their tensors, with their sequence numbers.
+ska::flat_hash_map<const void*, uint64_t> hooked_nodes(const Tape& tape) {
+  ska::flat_hash_map<const void*, uint64_t> hooked;
+  std::vector<Node*> nodes = nodes_behind(tape);
+  add_bridges(tape, nodes);
+  walk_graph(std::move(nodes), [&](Node* node) {
+    const auto& hooks = node->tensor_pre_hooks();
+    const bool has = std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !is_own(*hook); }) || !node->retains_grad_hooks().empty();
+    if (has) hooked.emplace(node, node->sequence_nr());
+    return true;
+  });
+  return hooked;
+}
+
+}  // namespace
+
+void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed) {
+  const auto is_made_again = [&](const TapeOp& op) { return needed[&op - tape.ops().data()] && is_gradient(op.op); };
+  if (std::none_of(tape.ops().begin(), tape.ops().end(), is_made_again)) return;
+  const auto hooked = hooked_nodes(tape);
+  std::vector<TapeValueId> stack;
+  std::vector<char> seen(tape.values().size(), 0);
+  for (const TapeOp& op : tape.ops()) {
+    if (!is_made_again(op)) continue;
+    for (const TapeRef& ref : op.refs) {
+      if (ref.arg == 0) stack.push_back(ref.value);
+      const at::Tensor input = ref.arg == 2 ? tape.values()[ref.value].lock() : at::Tensor();
+      if (input.defined() && has_hooks_of_program(input)) throw CannotConvert(kGradientComesByHook);
+    }
+  }
+  while (!stack.empty()) {
+    const TapeValueId v = stack.back();
+    stack.pop_back();
+    const TapeValue& value = tape.values()[v];
+    if (std::exchange(seen[v], 1) != 0 || !value.differentiable() || value.is_capture()) continue;
+    if (const auto node = hooked.find(value.grad_fn); node != hooked.end() && node->second == value.node_number) throw CannotConvert(kGradientComesByHook);
+    for (const TapeRef& ref : tape.ops()[value.producer].refs) stack.push_back(ref.value);
+  }
 }
 
 TensorHooks::TensorHooks(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const std::vector<char>& real) {
