@@ -75,9 +75,25 @@ def inputs(c):
             c.add(f"{name} = note.data(torch.randn({sizes})).requires_grad_()", (name,), ("input_gradient",))
         else:
             c.add(f"{name} = note.data(torch.randn({sizes}))", (name,), ("input",))
+        if name in c.floats and c.modes.randrange(4) == 0:
+            put_together(c, name)
     if not c.floats:
         name = c.new("x")
         c.add(f"{name} = note.data(torch.randn({b}, 4))", (name,), ("input",))
+
+
+def put_together(c, x):
+    """Another batch, in a tensor that is written to slice by slice, or that an operator reads before rows of it are replaced."""
+    sizes = c.sizes(x)
+    if len(sizes) < 2 or sizes[0] < 2 or sizes[-1] < 2:
+        return
+    name, read = c.new("x"), c.new("x")
+    width, height = c.modes.randrange(1, sizes[-1]), c.modes.randrange(1, sizes[0])
+    fresh = c.modes.choice((f"torch.zeros_like({x})", f"torch.empty_like({x}, requires_grad=False)", f"{x}.detach().clone()", f"torch.zeros({c.list_of(sizes)})"))
+    by_columns = f"{name} = {fresh}\n{name}[..., :{width}] = {x}[..., -{width}:] * 2\n{name}[..., {width}:] = {x}[..., :{sizes[-1] - width}]"
+    by_rows = f"{name} = {fresh}\n{name}[:{height}] = {x}[:{height}] * 0.5\n{name}[{height}:] = {x}[{height}:].flip(0)"
+    replaced = f"{name} = {x}.detach().clone()\n{read} = {name}.{c.modes.choice(('mean(0)', 'flip(0)[0]', 'sort(0)[0][-1]'))}\n{name}[:{height}] -= {read}\n{name}[{height}:].mul_(0.3)"
+    c.add(c.modes.choice((by_columns, by_columns, by_rows, replaced)), (name,), ("put_together",))
 
 
 def body(c):

@@ -244,6 +244,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
     empty_queue(pass.engine);
     if (pass.keep_graph) check_not_frozen(pass.roots);
+    if (pass.create_graph) check_hooks_on_the_way(pass.roots);
     const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
     const std::vector<at::Tensor> inner = remaining ? inner_tensors(*remaining) : std::vector<at::Tensor>();
     const PastBridges& past = interrupted->past();
@@ -284,6 +285,7 @@ variable_list outermost(const Pass& pass, bool& over) {
     std::vector<at::Tensor> inner;
     try {
       check_not_frozen(pass.roots);
+      if (pass.create_graph) check_hooks_on_the_way(pass.roots);
       inner = inner_tensors(pass.outputs);
       split = split_step(pass.roots, pass.outputs, accumulates_graphs, Graphs::kWhole, nullptr);
     } catch (const CannotConvert& why) {

@@ -29,6 +29,8 @@ void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const
 // Throws CannotConvert where gradients with a graph (koila::gradient) that are made again come by a hooked tensor. Its hook has run for them already, and what a gradient of theirs adds to that tensor's
 // gradient flows within a region, where no hook sees it. Reads only.
 void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed);
+// The same of such a pass that is under way, from these roots.
+void check_hooks_on_the_way(const torch::autograd::edge_list& roots);
 inline constexpr const char* kGradientComesByHook = "autograd.grad(..., create_graph=True) comes by a tensor inside the step that has a hook (register_hook, retain_grad).";
 
 // The hooks of values that a conversion makes again.

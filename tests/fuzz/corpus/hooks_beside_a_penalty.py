@@ -28,8 +28,10 @@ def program(note):
         note.value("loss", loss.item())
         o0.zero_grad()
         every = torch.autograd.graph.register_multi_grad_hook(trained, lambda grads, norms=norms: norms.append(torch.stack([g.norm() for g in grads])))
-        loss.backward()
-        every.remove()
+        try:
+            loss.backward()
+        finally:
+            every.remove()
         note.value("norms", float(sum(n.sum() for n in norms)))
         if h.grad is not None:
             note.value("inner", h.grad.sum().item())
