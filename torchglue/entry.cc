@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "runtime/abi.h"
+#include "torchglue/base/engine_task.h"
 #include "torchglue/base/foreign_memory.h"
 #include "torchglue/memory/cpu_allocator.h"
 #include "torchglue/memory/origin.h"
@@ -196,9 +197,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   PrepareForBackwardFn real_prepare = nullptr;
   redirect(redirects[KOILA_REDUCER_PREPARE], real_prepare, &prepare_for_backward);
   if (real_prepare != nullptr) set_real_prepare_for_backward(real_prepare);
-  TaskIdFn real_task_id = nullptr;
   redirect(redirects[KOILA_GRAPH_TASK_ID], real_task_id, &pass_number);
-  if (real_task_id != nullptr) set_real_task_id(real_task_id);
   LaunchFn real_launch = nullptr;
   redirect(redirects[KOILA_LAUNCH], real_launch, &launch);
   if (real_launch != nullptr) set_real_launch(real_launch);

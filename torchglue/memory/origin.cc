@@ -6,7 +6,6 @@
 #include <c10/util/Type.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "torchglue/base/engine_task.h"
 #include "torchglue/base/hot.h"
 #include "torchglue/base/process.h"
 #include "torchglue/base/source_line.h"
@@ -38,7 +38,7 @@ std::atomic<bool> stepped{false};  // there was a backward pass
 
 koila_when when_now() {
   if (this_thread.when >= 0) return static_cast<koila_when>(this_thread.when);
-  if (torch::autograd::get_current_graph_task_id() != -1) return KOILA_IN_BACKWARD;
+  if (engine_task() != -1) return KOILA_IN_BACKWARD;
   if (this_thread.optimizers > 0) return KOILA_IN_OPTIMIZER;
   const bool later = stepped.load(std::memory_order_relaxed);
   if (!c10::AutogradState::get_tls_state().get_grad_mode()) return later ? KOILA_WITHOUT_GRAPH : KOILA_SETUP;

@@ -4,13 +4,13 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/flat_hash_map.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <exception>
 #include <optional>
 
+#include "torchglue/base/engine_task.h"
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/process.h"
 #include "torchglue/facts/step_accounts.h"

@@ -1,15 +1,14 @@
 #include "torchglue/rescue/engine_callbacks.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "torchglue/base/engine_task.h"
 #include "torchglue/compat/node.h"
-#include "torchglue/rescue/pass_number.h"
 #include "torchglue/step/session.h"
 
 namespace koila {

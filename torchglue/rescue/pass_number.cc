@@ -1,11 +1,11 @@
 #include "torchglue/rescue/pass_number.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <atomic>
 #include <thread>
 
+#include "torchglue/base/engine_task.h"
 #include "torchglue/step/session.h"
 #include "torchglue/tape/node_kind.h"
 
@@ -16,7 +16,6 @@ namespace {
 constexpr int kOutside = -1;  // as the engine says it
 constexpr int kUnknown = -2;  // nobody has asked yet in this pass
 
-TaskIdFn real_task_id = nullptr;
 std::atomic<int> number{kOutside};  // of the owner's pass, which it waits for while threads of the engine's work
 
 // Whether the thread works for the pass of the step's thread: itself, or one of the engine's for a device.
@@ -32,12 +31,8 @@ PassOfProgram::~PassOfProgram() {
   if (of_owner_) number.store(outer_);
 }
 
-void set_real_task_id(TaskIdFn real) { real_task_id = real; }
-
-int engine_task() { return real_task_id != nullptr ? real_task_id() : torch::autograd::get_current_graph_task_id(); }
-
 int pass_number() {
-  const int task = real_task_id();
+  const int task = engine_task();
   if (task == kOutside || number.load() == kOutside) return task;
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr || !works_for_pass(*node)) return task;

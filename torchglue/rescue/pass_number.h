@@ -21,13 +21,7 @@ class PassOfProgram {
   int outer_ = 0;
 };
 
-using TaskIdFn = int (*)();
-
-// Stands in for torch::autograd::get_current_graph_task_id; `set_real_task_id` names the real one first. On any thread.
-void set_real_task_id(TaskIdFn real);
+// Stands in for torch::autograd::get_current_graph_task_id (base/engine_task.h has the real one). On any thread.
 int pass_number();
-
-// The engine's own number of the task that this thread works for; -1 outside of every pass.
-int engine_task();
 
 }  // namespace koila

@@ -2,12 +2,12 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/AutogradState.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <exception>
 #include <thread>
 
+#include "torchglue/base/engine_task.h"
 #include "torchglue/base/hot.h"
 #include "torchglue/base/python_thread.h"
 #include "torchglue/base/tls.h"
@@ -52,7 +52,7 @@ void give_away(std::thread::id first_to_take = kNobody) {
 }
 
 bool is_of_a_step(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  if (!c10::AutogradState::get_tls_state().get_grad_mode() || at::in_parallel_region() || torch::autograd::get_current_graph_task_id() != -1) return false;
+  if (!c10::AutogradState::get_tls_state().get_grad_mode() || at::in_parallel_region() || engine_task() != -1) return false;
   return any_requires_grad(torch::jit::last(stack, op.schema().arguments().size()));
 }
 
