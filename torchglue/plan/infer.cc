@@ -85,7 +85,7 @@ class Inference {
     for (const Seed& seed : seeds_) {
       if (seed.created && is_whole(seed.value)) continue;
       const TapeValue& value = tape_.values()[seed.value];
-      if (!seed.created && !value.is_copied()) plan_.versions[value.group] = version_of(value.lock());
+      if (const at::Tensor t = value.lock(); !seed.created && !value.is_copied() && t.defined()) plan_.versions[value.group] = version_of(t);
       plan_.placements[seed.value] = seed.placement;
       plan_.descends[seed.value] = 1;
     }
