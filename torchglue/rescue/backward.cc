@@ -323,7 +323,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   if (s.converting) {  // a pass of the program's that is run again, or one that a region is made of
     const PassOfOwner again;
     std::optional<PassEdges> edges;
-    if (!s.live_regions().empty()) edges.emplace(roots, outputs);
+    if (works_for_owner() && !s.live_regions().empty()) edges.emplace(roots, outputs);  // another thread may be in a pass of its own
     std::optional<variable_list> gradients;
     if (!c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) gradients = run_inside(pass);
     return gradients ? *std::move(gradients) : pass.run(roots, outputs);
