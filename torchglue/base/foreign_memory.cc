@@ -2,7 +2,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>

@@ -28,7 +28,7 @@ bool differs_from(uint64_t digest, const at::Tensor& tensor);
 void note_exposed(const at::Tensor& tensor);
 // An operator is about to write to it and counts no version up.
 void forget_exposed(const at::Tensor& tensor);
-// Whether there has been any, for who would not ask in vain.
+// Whether note_exposed() has noted any memory. False makes a digest of memory of PyTorch's own unnecessary.
 bool any_exposed();
 
 }  // namespace koila

@@ -25,4 +25,7 @@ inline bool has_hooks(torch::autograd::Node& node) {
   return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !is_own(*hook); });
 }
 
+// The same, or has asked for such a tensor's gradient (retain_grad).
+inline bool has_hooks_or_retains(torch::autograd::Node& node) { return has_hooks(node) || !node.retains_grad_hooks().empty(); }
+
 }  // namespace koila

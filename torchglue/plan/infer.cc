@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "torchglue/base/graph_walk.h"
-#include "torchglue/base/own_hook.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/plan/on_tape.h"
@@ -229,27 +227,10 @@ class Inference {
     return more;
   }
 
-  // Its hook is to see what comes by the graph that stays as well. It hangs on the node, whether or not the tensor is still alive.
+  // Its hook is to see what comes by the graph that stays as well.
   bool is_hooked_result(const TapeOp& op) {
-    if (!hooked_) hooked_ = hooked_nodes();
-    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) {
-      if (out == kNoTapeValue) return false;
-      const TapeValue& value = tape_.values()[out];
-      const auto node = hooked_->find(value.grad_fn);
-      return node != hooked_->end() && node->second == value.node_number;
-    });
-  }
-
-  // With their sequence numbers.
-  ska::flat_hash_map<const void*, uint64_t> hooked_nodes() const {
-    ska::flat_hash_map<const void*, uint64_t> hooked;
-    std::vector<torch::autograd::Node*> nodes = nodes_behind(tape_);
-    add_bridges(tape_, nodes);
-    walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {
-      if (has_hooks(*node) || !node->retains_grad_hooks().empty()) hooked.emplace(node, node->sequence_nr());
-      return true;
-    });
-    return hooked;
+    if (!hooked_) hooked_.emplace(tape_);
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && hooked_->made(tape_.values()[out]); });
   }
 
   bool runs_again(const TapeOp& op) {
@@ -274,16 +255,7 @@ class Inference {
 
   void count_what_is_made_again(const std::vector<char>& needed) {
     std::vector<char> seen(tape_.values().size(), 0);
-    std::vector<TapeRef> refs;
-    for (size_t i = 0; i < tape_.ops().size(); ++i) {
-      const TapeOp& op = tape_.ops()[i];
-      if (!needed[i]) continue;
-      for (TapeRef ref : op.refs) {
-        if (!is_read_as_it_is(tape_, plan_, op, ref)) continue;
-        ref.version = version_to_read(tape_, plan_, op, ref);
-        refs.push_back(ref);
-      }
-    }
+    std::vector<TapeRef> refs = read_as_they_are(tape_, plan_, needed);
     while (!refs.empty()) {
       const TapeRef ref = refs.back();
       refs.pop_back();
@@ -341,7 +313,7 @@ class Inference {
   PlannedMasks masks_;
   Gone gone_;
   const Graphs graphs_;
-  std::optional<ska::flat_hash_map<const void*, uint64_t>> hooked_;
+  std::optional<HookedNodes> hooked_;
   const at::Device device_;
   Plan plan_;
   // Groups that are written to in place in a way that cannot be split (labels that are masked): no gradient goes through them, so

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "torchglue/base/graph_walk.h"
+#include "torchglue/base/own_hook.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -86,6 +87,20 @@ uint32_t version_to_read(const Tape& tape, const Plan& plan, const TapeOp& op, c
   return taken != plan.versions.end() && is_view_of(tape, op, ref) ? taken->second : ref.version;
 }
 
+std::vector<TapeRef> read_as_they_are(const Tape& tape, const Plan& plan, const std::vector<char>& needed_ops) {
+  std::vector<TapeRef> refs;
+  for (size_t i = 0; i < needed_ops.size(); ++i) {
+    if (!needed_ops[i]) continue;
+    const TapeOp& op = tape.ops()[i];
+    for (TapeRef ref : op.refs) {
+      if (!is_read_as_it_is(tape, plan, op, ref)) continue;
+      ref.version = version_to_read(tape, plan, op, ref);
+      refs.push_back(ref);
+    }
+  }
+  return refs;
+}
+
 bool Gone::operator()(TapeValueId v, uint32_t version, int depth) {
   const auto key = std::make_pair(v, version);
   if (const auto it = known_.find(key); it != known_.end()) return it->second;
@@ -156,6 +171,20 @@ void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes) {
   for (const Bridge& bridge : tape.bridges()) {
     if (!bridge.alive.expired()) nodes.push_back(bridge.node);
   }
+}
+
+HookedNodes::HookedNodes(const Tape& tape) {
+  std::vector<torch::autograd::Node*> nodes = nodes_behind(tape);
+  add_bridges(tape, nodes);
+  walk_graph(std::move(nodes), [&](torch::autograd::Node* node) {
+    if (has_hooks_or_retains(*node)) numbers_.emplace(node, node->sequence_nr());
+    return true;
+  });
+}
+
+bool HookedNodes::made(const TapeValue& value) const {
+  const auto node = numbers_.find(value.grad_fn);
+  return node != numbers_.end() && node->second == value.node_number;
 }
 
 }  // namespace koila

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "torchglue/placement/placement.h"
 #include "torchglue/placement/rule.h"
@@ -36,6 +37,9 @@ bool is_earlier(const Tape& tape, const Plan& plan, const TapeOp& op, const Tape
 // The version of the argument to give to the operator when it is made again.
 uint32_t version_to_read(const Tape& tape, const Plan& plan, const TapeOp& op, const TapeRef& ref);
 
+// What the operators read as it is, with the versions to read.
+std::vector<TapeRef> read_as_they_are(const Tape& tape, const Plan& plan, const std::vector<char>& needed_ops);
+
 // Whether it is the order that a sort has found of whole numbers of one dimension, on whatever device.
 bool sorts_numbers(const Tape& tape, TapeValueId value);
 
@@ -66,5 +70,15 @@ std::vector<torch::autograd::Node*> nodes_behind(const Tape& tape);
 
 // Adds the nodes of the bridges that are alive.
 void add_bridges(const Tape& tape, std::vector<torch::autograd::Node*>& nodes);
+
+// The nodes behind the tape with hooks of the program's on their tensors. A hook hangs on the node, whether or not its tensor is still alive.
+class HookedNodes {
+ public:
+  explicit HookedNodes(const Tape& tape);
+  bool made(const TapeValue& value) const;
+
+ private:
+  ska::flat_hash_map<const void*, uint64_t> numbers_;  // sequence numbers, by node
+};
 
 }  // namespace koila

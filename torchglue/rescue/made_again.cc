@@ -80,16 +80,7 @@ void MadeAgain::keep(TapeValueId v) {
 
 std::vector<char> MadeAgain::makes(const std::vector<char>& needed_ops) const {
   std::vector<char> made(tape_.values().size(), 0);
-  std::vector<TapeRef> refs;
-  for (size_t i = 0; i < needed_ops.size(); ++i) {
-    const TapeOp& op = tape_.ops()[i];
-    if (!needed_ops[i]) continue;
-    for (TapeRef ref : op.refs) {
-      if (!is_read_as_it_is(tape_, plan_, op, ref)) continue;
-      ref.version = version_to_read(tape_, plan_, op, ref);
-      refs.push_back(ref);
-    }
-  }
+  std::vector<TapeRef> refs = read_as_they_are(tape_, plan_, needed_ops);
   while (!refs.empty()) {
     const TapeRef ref = refs.back();
     refs.pop_back();

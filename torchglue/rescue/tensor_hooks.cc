@@ -76,29 +76,12 @@ bool has_hooks_of_program(const at::Tensor& leaf) {
   return meta != nullptr && std::any_of(meta->hooks_.begin(), meta->hooks_.end(), [](const auto& hook) { return !is_own(*hook); });
 }
 
-bool has_hooks_on_tensors(Node& node) {
-  const auto& hooks = node.tensor_pre_hooks();
-  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !is_own(*hook); }) || !node.retains_grad_hooks().empty();
-}
-
-// The nodes behind the tape that have hooks of the program's on their tensors, with their sequence numbers.
-ska::flat_hash_map<const void*, uint64_t> hooked_nodes(const Tape& tape) {
-  ska::flat_hash_map<const void*, uint64_t> hooked;
-  std::vector<Node*> nodes = nodes_behind(tape);
-  add_bridges(tape, nodes);
-  walk_graph(std::move(nodes), [&](Node* node) {
-    if (has_hooks_on_tensors(*node)) hooked.emplace(node, node->sequence_nr());
-    return true;
-  });
-  return hooked;
-}
-
 }  // namespace
 
 void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed) {
   const auto is_made_again = [&](const TapeOp& op) { return needed[&op - tape.ops().data()] && is_gradient(op.op); };
   if (std::none_of(tape.ops().begin(), tape.ops().end(), is_made_again)) return;
-  const auto hooked = hooked_nodes(tape);
+  const HookedNodes hooked(tape);
   std::vector<TapeValueId> stack;
   std::vector<char> seen(tape.values().size(), 0);
   for (const TapeOp& op : tape.ops()) {
@@ -114,7 +97,7 @@ void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed)
     stack.pop_back();
     const TapeValue& value = tape.values()[v];
     if (std::exchange(seen[v], 1) != 0 || !value.differentiable() || value.is_capture()) continue;
-    if (const auto node = hooked.find(value.grad_fn); node != hooked.end() && node->second == value.node_number) throw CannotConvert(kGradientComesByHook);
+    if (hooked.made(value)) throw CannotConvert(kGradientComesByHook);
     for (const TapeRef& ref : tape.ops()[value.producer].refs) stack.push_back(ref.value);
   }
 }
@@ -122,7 +105,7 @@ void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed)
 void check_hooks_on_the_way(const torch::autograd::edge_list& roots) {
   walk_graph(nodes_of(roots), [](Node* node) {
     if (kind_of(*node) == NodeKind::kLeaf) return false;
-    if (has_hooks_on_tensors(*node)) throw CannotConvert(kGradientComesByHook);
+    if (has_hooks_or_retains(*node)) throw CannotConvert(kGradientComesByHook);
     return true;
   });
 }
