@@ -11,6 +11,7 @@
 #include "torchglue/base/tls.h"
 #include "torchglue/dispatch.h"
 #include "torchglue/in_checkpoint.h"
+#include "torchglue/lazy/writes.h"
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/oom_watch.h"
@@ -67,7 +68,11 @@ void follow(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   std::optional<InCheckpoint> in_checkpoint;
   if (InCheckpoint::begins()) in_checkpoint.emplace();
   if (late_updates().any() && late_updates().take(op, keys, stack)) return;
-  if (lazy_possible() && dispatch_lazily(op, keys, stack)) return;
+  std::optional<ToldOfWrites> told;
+  if (lazy_possible()) {
+    if (op_traits(op).writes) told.emplace();
+    if (dispatch_lazily(op, keys, stack)) return;
+  }
   if (s.engine_depth > 0 && !s.replays()) {
     run_plainly(op, keys, stack);
     return;

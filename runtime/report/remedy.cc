@@ -57,6 +57,8 @@ constexpr Remedy kRemedies[] = {
      "a smaller KOILA_MICROBATCH; or none, and koila chooses the size"},
     {"the batch is one row.",
      "a smaller model or a shorter input, activation checkpointing, or more memory"},
+    {"memory lies otherwise",
+     "contiguous() or clone() on what the operator reads, before it reads it"},
     {"one row",
      "a smaller model or a shorter input, activation checkpointing, or more memory; on the CPU rung 2 of KOILA_LADDER and a KOILA_SPILL_DIR with room"},
     {"outside the split part",

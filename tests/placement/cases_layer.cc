@@ -23,8 +23,6 @@ void convolutions(std::vector<Case>& cases) {
     {"aten::conv1d", {replicate({3, 6}), shard({B, 3, 3})}, kLocal, S(0)},
     {"aten::conv1d", {replicate({2, B, 6}), shard({B, 1, 3}), none(), ints({1}), ints({0}), ints({1}), B}, kNo},
     {"aten::conv_transpose1d", {replicate({2, B, 6}), shard({B, 4, 3})}, kNo},
-    {"aten::conv_tbc", {shard({4, B, 2}, 1), replicate({3, 2, 4}), replicate({4}), 1}, kLocal, S(1)},
-    {"aten::conv_tbc", {shard({B, 2, 2}), replicate({3, 2, 4}), replicate({4})}, kNo},
     {"aten::conv_transpose1d", {shard({B, 2, 6}), replicate({2, 4, 3}), replicate({4})}, kLocal, S(0)},
     {"aten::conv_transpose2d.input", {shard({B, 2, 3, 3}), replicate({2, 4, 3, 3}), replicate({4}), ints({2, 2}), ints({1, 1}), ints({1, 1})}, kLocal, S(0)},
     {"aten::conv_transpose3d.input", {shard({B, 2, 2, 3, 3}), replicate({2, 1, 2, 2, 2})}, kLocal, S(0)},

@@ -56,6 +56,7 @@ uint64_t digest_of(const void* memory, size_t bytes, size_t samples) {
   constexpr size_t kWord = sizeof(uint64_t);
   const auto* data = static_cast<const char*>(memory);
   uint64_t digest = bytes;
+  if (memory == nullptr) return digest;  // it was given back, or its value could not be made
   const auto take = [&](size_t at, size_t count) {
     uint64_t word = 0;
     std::memcpy(&word, data + at, count);
@@ -73,6 +74,7 @@ uint64_t foreign_digest(const at::Tensor& tensor) {
   if (storage == nullptr || tensor.requires_grad()) return 0;
   constexpr size_t kSamples = 1024;
   const at::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
+  if (memory.get() == nullptr) return 0;
   return is_foreign(memory) || (memory.device().is_cpu() && exposed().has(storage)) ? digest_of(memory.get(), storage->nbytes(), kSamples) | 1 : 0;
 }
 

@@ -70,7 +70,19 @@ void tell_of_write(const at::Tensor& t) {
   state.grad_mode = false;
   Region::KnownOutput same;
   same.handed_back = written;
-  entry.region->shared_from_this()->add_known({copy, call, arguments, /*random=*/false, &state}, {same});
+  const auto region = entry.region->shared_from_this();
+  region->add_known({copy, call, arguments, /*random=*/false, &state}, {same});
+  if (ToldOfWrites::current_ != nullptr) ToldOfWrites::current_->told_.push_back({region, region->operators()});
+}
+
+thread_local ToldOfWrites* ToldOfWrites::current_ = nullptr;
+
+ToldOfWrites::~ToldOfWrites() {
+  current_ = outer_;
+  if (std::uncaught_exceptions() <= exceptions_) return;
+  for (auto it = told_.rbegin(); it != told_.rend(); ++it) {
+    if (!it->region->released() && it->region->operators() == it->instructions) it->region->take_back_told();
+  }
 }
 
 namespace {
@@ -143,13 +155,13 @@ void take_written_out(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> a
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   Session& s = session();
   if (s.live_regions().empty()) return;
-  const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
     TORCH_CHECK_WITH(OutOfMemoryError, !s.saved_results.has(storage_of(t)), kUnderKoila,
                      "an operator writes in place to a result along the batch, which plain PyTorch has saved for backward.");
     refuse_write_to_hooked_view(t);
     note_write_behind(t);
-    if (grad_mode) give_own_node(t.is_view() ? at::Tensor(t._base()) : t);  // a write through a view gives its base another node
+    // A write through a view gives its base another node; and one without gradients may be a Function's, which says so afterwards (mark_dirty).
+    give_own_node(t.is_view() ? at::Tensor(t._base()) : t);
     if (!op_traits(op).metadata) {
       refuse_write_to_a_part(t);
       tell_of_write(t);

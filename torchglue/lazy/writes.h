@@ -4,7 +4,14 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
 namespace koila {
+
+class Region;
 
 // A write through `.data` to a value of the step: what was saved of it for backward changes with it, and would not where it is made again.
 void note_write_behind(const at::Tensor& t);
@@ -18,6 +25,26 @@ void take_written_out(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> a
 
 // A write to a value of the step that has its memory: the region notes it for backward, see Note [Writes that backward finds].
 void tell_of_write(const at::Tensor& t);
+// For the duration of one call: where it fails, regions are told of no write.
+class ToldOfWrites {
+ public:
+  ToldOfWrites() : outer_(std::exchange(current_, this)), exceptions_(std::uncaught_exceptions()) {}
+  ~ToldOfWrites();
+  ToldOfWrites(const ToldOfWrites&) = delete;
+  ToldOfWrites& operator=(const ToldOfWrites&) = delete;
+
+ private:
+  friend void tell_of_write(const at::Tensor& t);
+  struct Told {
+    std::shared_ptr<Region> region;
+    size_t instructions;  // with what it was told
+  };
+
+  static thread_local ToldOfWrites* current_;
+  ToldOfWrites* outer_;
+  int exceptions_;
+  std::vector<Told> told_;
+};
 
 // Regions that read what the call writes to must do so before.
 void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments);

@@ -120,13 +120,16 @@ bool is_norm_of_alike(const Tape& tape, const TapeOp& op) {
 bool comes_of_rounding(const Tape& tape, TapeValueId value) {
   std::vector<char> seen(tape.values().size(), 0);
   std::vector<TapeValueId> next{value};
+  const at::Tensor of = tape.values()[value].lock();
   while (!next.empty()) {
     const TapeValueId v = next.back();
     next.pop_back();
     if (std::exchange(seen[v], 1) != 0 || tape.values()[v].is_capture()) continue;
     const TapeOp& op = tape.ops()[static_cast<size_t>(tape.values()[v].producer)];
     const at::Tensor t = tape.values()[v].lock();
-    if (has_entries(t) && (cancels(tape, op, t) || is_norm_of_alike(tape, op))) return true;
+    // What has come of a difference that is gone says how small that was: the same, or less, by what follows in all but odd cases.
+    const at::Tensor& left = has_entries(t) ? t : of;
+    if (has_entries(left) && (cancels(tape, op, left) || is_norm_of_alike(tape, op))) return true;
     for (const TapeRef& ref : op.refs) next.push_back(ref.value);
   }
   return false;

@@ -84,6 +84,7 @@ class Region::Joining {
       region_.values_.resize(values_before);
       region_.groups_.resize(groups_before);
       if (joined_->in_place) region_.drop_first_frame();  // what it wrote must not stay
+      region_.forget_write(*joined_);
       throw;
     }
     region_.instructions_.push_back(std::move(*joined_));
@@ -126,6 +127,7 @@ class Region::Joining {
         if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
         forget_python_error(error);
         if (joined_ && joined_->in_place) region_.drop_first_frame();  // what it wrote must not stay
+        if (joined_) region_.forget_write(*joined_);
         throw FailsOnRows();
       }
     });

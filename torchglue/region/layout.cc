@@ -1,5 +1,6 @@
 #include "torchglue/region/layout.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -12,6 +13,7 @@
 #include <set>
 #include <string>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/oom/python_error.h"
 
@@ -150,6 +152,22 @@ bool may_lie_as(const Layout& meta, const c10::OperatorHandle& op, const at::Ten
   // On the meta device one_hot() is a comparison, which keeps its argument's order; elsewhere it fills new zeros. A single row shows no difference.
   static const auto one_hot = c10::Dispatcher::singleton().findSchemaOrThrow("aten::one_hot", "");
   return meta.dense && op != one_hot && (order_depends_on_sizes(op) || lies_in_order(meta.strides, local));
+}
+
+bool is_about_layout(const c10::Error& error) {
+  const std::string_view said = error.what_without_backtrace();
+  return said.rfind("unsupported operation: ", 0) == 0 || said.rfind("view size is not compatible", 0) == 0;
+}
+
+void copy_what_lies_ahead(torch::jit::Stack& stack) {
+  const at::Tensor written = stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
+  if (storage_of(written) == nullptr) return;
+  for (size_t i = 1; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& read = stack[i].toTensor();
+    if (storage_of(read) != storage_of(written) || read.storage_offset() <= written.storage_offset() || at::get_overlap_status(written, read) != at::MemOverlapStatus::Partial) continue;
+    stack[i] = read.clone();
+  }
 }
 
 // Dimensions of size 1 lie anywhere.

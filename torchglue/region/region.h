@@ -98,16 +98,16 @@ class Region : public std::enable_shared_from_this<Region> {
     bool requires_grad = false;
     bool keep_data = false;  // somebody may point into its memory: it stays, and counts as materialised
   };
-  // Adds the operator, runs it for micro-batch 0, and gives the program deferred tensors.
-  // Throws CannotJoin when it turns out that it cannot run so, and out of memory when one row does not fit; the operator is then not part of the region.
+  // Adds the operator, runs it for micro-batch 0, and gives the program deferred tensors. Throws CannotJoin when it turns out that it cannot run so, and out of memory when one row does not fit; the operator is then not part of the region.
   std::vector<c10::IValue> add(const Call& call);
   // Adds the operator without running it, and gives the tensors that stand for its outputs.
   std::vector<at::Tensor> add_known(const Call& call, std::vector<KnownOutput> outputs);
+  size_t operators() const { return instructions_.size(); }
+  void take_back_told();  // the last operator, a write that it was told of (tell_of_write), and that failed
   // The program's tensor becomes a sum that rows are added to. False, and nothing done, where it is not zeros that nobody else looks at.
   bool take_as_sum(const at::Tensor& zeros);
   // Runs micro-batch 0 of everything added. Throws out of memory when one row does not fit.
   void catch_up();
-
   // Whether capturing this tensor would close a cycle in the autograd graph (its graph hangs on this region's node).
   bool would_cycle(const at::Tensor& capture) const;
   void close();  // nothing joins any more
@@ -256,13 +256,13 @@ class Region : public std::enable_shared_from_this<Region> {
   void prune();
 
   // writes.cc
-  void note_write(const Instruction& in);  // that is about to join
+  void note_write(const Instruction& in);    // that is about to join
+  void forget_write(const Instruction& in);  // that did not join
   bool saves_folded_copy(const Instruction& in, ValueId id) const;
   bool lies_in_another(const Frame& frame, uint32_t group) const;
   at::Tensor apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const;
 
-  // run.cc
-  // Somebody who looks on.
+  // run.cc: somebody who looks on.
   struct Watch {
     ValueId value = kNoValue;
     RowObserver* observer = nullptr;

@@ -234,6 +234,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
       stack.push_back(std::move(value));
     }
   }
+  if (in.in_place && (op_traits(in.op).pointwise || in.op.schema().name() == "aten::copy_")) copy_what_lies_ahead(stack);
   const OpInProgress in_progress(in.op, in.place);
   const WhenScope when(KOILA_IN_FORWARD);
   std::optional<OwnPass> pass;
@@ -283,7 +284,13 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     const size_t i = frame.next;
     const Instruction& in = instructions_[i];
     if (schedule != nullptr && !schedule->needed[i]) continue;
-    torch::jit::Stack results = call_instruction(frame, in);
+    torch::jit::Stack results;
+    try {
+      results = call_instruction(frame, in);
+    } catch (const c10::Error& error) {
+      if (is_about_layout(error)) refuse(in.op.schema().name() + " cannot work on a part of the rows, whose memory lies otherwise than the full batch's.");
+      throw;
+    }
     size_t flat = 0;
     const auto store = [&](const at::Tensor& local) {
       const ValueId id = in.outputs[flat++];

@@ -148,7 +148,7 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
 // a write in place to the value would then be one to what was saved. Where the value is written to in place, a micro-batch's operator is given a copy as well.
 bool Region::saves_folded_copy(const Instruction& in, ValueId id) const {
   const Value& value = values_[id];
-  if (written_groups_.count(value.group) == 0 || in.in_place || value.sizes.size() < 3 || !op_traits(in.op).composite || op_traits(in.op).may_view) return false;
+  if (written_groups_.count(value.group) == 0 || in.in_place || in.gradient || value.sizes.size() < 3 || !op_traits(in.op).composite || op_traits(in.op).may_view) return false;
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < value.sizes.size(); ++d) rows *= value.sizes[d];
   return !at::detail::computeStride(at::IntArrayRef(value.sizes), at::IntArrayRef(value.strides), std::vector<int64_t>{rows, value.sizes.back()});
@@ -168,6 +168,20 @@ void Region::note_write(const Instruction& in) {
   };
   const bool folded = std::any_of(instructions_.begin(), instructions_.end(), reads_folded);
   if (folded || lies_in_another(first_, group)) drop_first_frame();
+}
+
+void Region::forget_write(const Instruction& in) {
+  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return;
+  const uint32_t group = values_[in.arguments[0].operands[0].id].group;
+  const auto writes = [&](const Instruction& other) { return other.in_place && other.outputs[0] != kNoValue && values_[other.outputs[0]].group == group; };
+  if (std::none_of(instructions_.begin(), instructions_.end(), writes)) written_groups_.erase(group);
+}
+
+void Region::take_back_told() {
+  const Instruction told = std::move(instructions_.back());
+  instructions_.pop_back();
+  forget_write(told);
+  drop_first_frame();
 }
 
 // Note [Views of few rows]

@@ -93,7 +93,7 @@ void Tape::note_nodes_of_gradient(at::ArrayRef<c10::IValue> results) {
 }
 
 bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
-  return node != nullptr && differentiable_ && node->sequence_nr() >= first_node_ && kind_of(*node) != NodeKind::kRegion;
+  return node != nullptr && differentiable_ && node->thread_id() == thread_ && node->sequence_nr() >= first_node_ && kind_of(*node) != NodeKind::kRegion;
 }
 
 bool Tape::may_have_made(const torch::autograd::Node& node) const {
@@ -328,6 +328,7 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
   if (differentiable && !differentiable_) {
     differentiable_ = true;
     first_node_ = sequence_before_;
+    thread_ = at::RecordFunction::currentThreadId();
     if (!replay_) facts().on_forward();
   }
   if (own_node) own_nodes_.emplace_back(sequence_before_, at::sequence_number::peek());

@@ -280,7 +280,8 @@ class Tape {
   bool holds_nothing_small_ = false;
   bool replay_;
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
-  uint64_t first_node_ = 0;        // from this sequence number on
+  uint64_t first_node_ = 0;        // from this sequence number on,
+  uint64_t thread_ = 0;            // by this thread: every thread counts its own nodes
   uint64_t sequence_before_ = 0;   // at begin()
   // Sequence numbers, first and behind the last, of what operators made whose nodes are not PyTorch's own: those of the program's, with a
   // gradient in Python or in a C++ Function. In order.

@@ -5,7 +5,6 @@ namespace koila {
 namespace {
 
 Verdict convolution(OpCall&);   // (input, weight, bias, ...): [N, C, ...]
-Verdict conv_tbc(OpCall&);      // [T, N, C]
 template <int N>
 Verdict planes(OpCall&);        // maps planes of N dimensions; whatever stands before them is kept
 Verdict planes_of_any(OpCall&); // [N, C, ...] where the call does not say how many dimensions a plane has
@@ -22,7 +21,6 @@ const RegisterRules kTable{
     {"aten::conv1d", convolution},
     {"aten::conv2d", convolution},
     {"aten::conv3d", convolution},
-    {"aten::conv_tbc", conv_tbc},
     {"aten::conv_transpose1d", convolution},
     {"aten::conv_transpose2d", convolution},
     {"aten::conv_transpose3d", convolution},
@@ -88,10 +86,6 @@ Verdict convolution(OpCall& call) {
   // An input with a dimension less than the weight is one sample without a batch: its dimension 0 are channels.
   if (input.dim() != weight.dim()) return Verdict::kNo;
   return first_alone(call, 0);
-}
-
-Verdict conv_tbc(OpCall& call) {
-  return call.tensor(0).placement.dim == 1 ? first_alone(call, 1) : Verdict::kNo;
 }
 
 template <int N>
