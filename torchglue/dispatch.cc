@@ -46,7 +46,7 @@ bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch:
   if (!region || !region->open() || !c10::AutogradState::get_tls_state().get_grad_mode()) return false;
   const size_t count = op.schema().arguments().size();
   const auto arguments = torch::jit::last(*stack, count);
-  if (device_asked_for(op, arguments) != region->device()) return false;
+  if (device_asked_for(op, arguments) != region->device() || would_cycle(*region, arguments)) return false;
   OpCall call(op.schema(), region->batch());
   call.args() = std::move(q.call.args());
   const auto sizes = call.integers(traits.creates);

@@ -44,3 +44,65 @@ def test_the_steps_after_it_train():
     assert koila[0] == "200 refused"
     for line, expected in zip(koila[2:], plain[2:], strict=True):  # the second may have been refused while koila learned
         assert abs(float(line.split()[1]) - float(expected.split()[1])) < 1e-12
+
+
+LOOKED_AT = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+first, second, head = nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 4)
+words = nn.Embedding(9, 12)
+scale = torch.linspace(0.5, 1.5, 10)[:, None]
+given, labels, tokens = torch.randn(24, 5, 12), torch.randint(0, 4, (24,)), torch.randint(0, 9, (24, 5))
+mask = torch.arange(5) < torch.randint(1, 6, (24, 1))
+kept = []
+
+def wide(a):
+    return torch.tanh(a[..., None, :] * scale).mean(-2)
+
+def step():
+    v = wide(first(given)).mean(1)
+    f, m = given.reshape(120, 12), mask.view(-1)
+    z = wide(first(f[m]))
+    o = torch.zeros(120, 12)
+    o.index_put_((m.nonzero()[:, 0],), z)
+    logs = torch.where(v > 0, v.log(), 0 * v)
+    kept.append(torch.isfinite(logs).all().detach().clone())
+    v = v + logs.detach().clamp(-1, 1) * 0.1
+    second.bias.requires_grad_(False)
+    a = given + second.bias
+    second.bias.requires_grad_(True)
+    v = F.silu(first(v))
+    again = checkpoint(lambda t: wide(first(t)), o.view(24, 5, 12), use_reentrant=False)
+    a = words(tokens) + a * 0.5
+    loss = F.cross_entropy(head(wide(v) + a.mean(1)), labels) + z.pow(2).mean() * 0.1
+    loss.backward()
+    del again
+
+try:
+    step()
+    print("trained")
+except torch.OutOfMemoryError:
+    print("refused")
+for value in kept:
+    try:
+        print(bool(value.numpy().copy()))
+    except torch.OutOfMemoryError:
+        print("lost")
+"""
+
+
+def test_numpy_looks_at_what_is_left_of_a_step_that_was_refused():
+    """It has its value, or there is an out-of-memory error; a digest was once taken of memory that was gone."""
+    lost = 0
+    for budget in (275, 290, 305, 320, 350):
+        environment = clean_environment(koila_environment("rescue", KOILA_CPU_MEMORY=f"{budget}KiB", KOILA_LADDER="0,1"))
+        done = subprocess.run([sys.executable, "-c", LOOKED_AT], env=environment, timeout=120, capture_output=True, text=True)
+        assert done.returncode == 0, (budget, done.returncode, done.stderr)
+        assert done.stdout.split() in (["refused", "True"], ["trained", "True"], ["refused", "lost"])
+        lost += "lost" in done.stdout
+    assert lost > 0

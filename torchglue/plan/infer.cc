@@ -207,16 +207,20 @@ class Inference {
     const auto differentiable = [&](TapeValueId v) { return v != kNoTapeValue && values[v].differentiable(); };
     if (std::none_of(op.outputs.begin(), op.outputs.end(), differentiable)) return false;
     std::vector<char> below(values.size(), 0);
+    ska::flat_hash_set<uint32_t> groups;  // of those: a write through a view is a write to them
     const auto read_by = [&](const TapeOp& reader) {
       for (const TapeRef& ref : reader.refs) {
-        if (differentiable(ref.value)) below[ref.value] = 1;
+        if (differentiable(ref.value)) {
+          below[ref.value] = 1;
+          groups.insert(values[ref.value].group);
+        }
       }
     };
     read_by(op);
     bool more = false;
     for (size_t i = number_of(op); i-- > 0;) {
       const TapeOp& before = tape_.ops()[i];
-      if (std::none_of(before.outputs.begin(), before.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && below[out]; })) continue;
+      if (std::none_of(before.outputs.begin(), before.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && (below[out] || (before.in_place && groups.count(values[out].group) > 0)); })) continue;
       if (runs_again(before) || is_hooked_result(before)) {
         for (TapeValueId out : before.outputs) {
           if (out != kNoTapeValue) more |= whole_.insert(values[out].group).second;
@@ -235,7 +239,9 @@ class Inference {
 
   bool runs_again(const TapeOp& op) {
     const bool split = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && !plan_.placements[out].is_replicate() && !is_seed(plan_, out); });
-    if (!split || !reads_split(plan_, op)) return false;
+    const bool writes = op.in_place && descends(op) && !is_in_seed(tape_, plan_, op);  // once more, and PyTorch counts that
+    if (!reads_split(plan_, op)) return writes;
+    if (!split && !writes) return false;
     OpCall call = call_of(op);
     return decide_on_tape(tape_, plan_, op, call).way != Way::kJoin || !call.real_arguments().empty();
   }

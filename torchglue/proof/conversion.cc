@@ -95,7 +95,7 @@ bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
   const double left = largest(result);
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const at::Tensor t = tape.values()[ref.value].lock();
-    if (!has_entries(t)) return false;
+    if (!has_entries(t)) return left <= kRoundings * rounding(result.scalar_type(), result.device().type());  // of numbers about 1, for all that is known
     const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounding(result.scalar_type(), result.device().type()));
     const double from = largest(t), entries = static_cast<double>(t.numel()) / static_cast<double>(result.numel());
     return from > 0 && share_of(known->of, left, from, entries) <= kRoundings * unit;
