@@ -29,6 +29,11 @@ def batch_norm_no_update():
     return [((x(5, 3, 4), x(3), x(3), x(3), x(3).abs() + 1, 0.1, 1e-5), {})]
 
 
+@call("conv_tbc")
+def conv_tbc():
+    return [((x(5, 4, 3), x(2, 3, 6), x(6), 1), {}), ((x(5, 4, 3), x(2, 3, 6), x(6)), {})]
+
+
 @call("_embedding_bag")
 def embedding_bag():
     return [((x(4, 3), indices(0, 1, 2, 3, 0, 1), indices(0, 2, 4), False, 0), {}), ((x(4, 3), indices(0, 1, 2, 3, 0, 1), indices(0, 1, 1, 4), False, 1), {})]

@@ -162,6 +162,18 @@ std::set<uint32_t> groups_half_written(const Tape& tape) {
   return groups;
 }
 
+// Groups whose memory lay there as it was (torch.empty): what the program has not written yet is nobody's, and is other numbers in a micro-batch.
+std::set<uint32_t> groups_of_fresh_memory(const Tape& tape) {
+  std::set<uint32_t> groups;
+  for (const TapeOp& op : tape.ops()) {
+    if (op.op.schema().name().find("empty") == std::string::npos) continue;
+    for (TapeValueId out : op.outputs) {
+      if (out != kNoTapeValue) groups.insert(tape.values()[out].group);
+    }
+  }
+  return groups;
+}
+
 // Groups that the operators from `first` on make, or write to.
 std::set<uint32_t> groups_made_from(const Tape& tape, size_t first) {
   std::set<uint32_t> groups;
@@ -204,13 +216,13 @@ void BeforeConversion::take_witnesses(const Tape& tape, const std::vector<char>&
   }
   if (!s.verifies_always() && s.proven.steps.count(key_) > 0) return;
   const auto random = drawn(tape, plan_);
-  const std::set<uint32_t> half_written = groups_half_written(tape);
+  const std::set<uint32_t> half_written = groups_half_written(tape), fresh = groups_of_fresh_memory(tape);
   std::map<uint32_t, uint32_t> versions;  // by storage group: what the operators on the tape account for
   for (const TapeValue& value : tape.values()) versions[value.group] = std::max(versions[value.group], value.version);
   int64_t entries = 0;
   for (TapeValueId v = 0; v < tape.values().size() && entries < kEntriesAtMost; ++v) {
     const TapeValue& value = tape.values()[v];
-    if (value.is_capture() || !plan_.descends[v] || is_seed(plan_, v) || random[v] || value.exchanged || half_written.count(value.group) > 0) continue;
+    if (value.is_capture() || !plan_.descends[v] || is_seed(plan_, v) || random[v] || value.exchanged || half_written.count(value.group) > 0 || fresh.count(value.group) > 0) continue;
     if (!needed[static_cast<size_t>(value.producer)] || tape.on_capture(value.group) || tape.pinned(value.group) || !tape.is_current(v)) continue;
     const at::Tensor t = value.lock();
     if (!t.defined() || storage_of(t) == nullptr || value.storage != storage_of(t) || version_of(t) != versions[value.group]) continue;
