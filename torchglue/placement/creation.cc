@@ -30,6 +30,8 @@ bool makes_constant(const c10::FunctionSchema& schema) {
   return created_sizes_argument(schema) >= 0 && name != "aten::repeat" && !name.ends_with("empty");
 }
 
+bool makes_fresh_memory(const c10::FunctionSchema& schema) { return schema.name().find("empty") != std::string::npos; }
+
 bool create_sum(OpCall& call) {
   if (call.schema().name() != "aten::zeros" && call.schema().name() != "aten::new_zeros") return false;
   call.output(0, Placement::partial());

@@ -19,6 +19,8 @@ bool create_sum(OpCall& call);
 
 // Whether all entries of what it makes are the same number.
 bool makes_constant(const c10::FunctionSchema& schema);
+// Whether it leaves in its result's memory what lay there: that is nobody's, and empty_like() gives other values each time.
+bool makes_fresh_memory(const c10::FunctionSchema& schema);
 
 // Answers the call, all of whose tensors are Replicate, with its first dimension of `call.batch()` entries split.
 // False: it has none, or the rows are not alike along it.

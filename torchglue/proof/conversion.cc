@@ -18,6 +18,7 @@
 #include "torchglue/oom/error_text.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/key.h"
 #include "torchglue/region/deferred.h"
@@ -89,14 +90,15 @@ double share_of(Difference::Of of, double left, double largest, double entries) 
 }
 
 // A difference that is no more than roundings of what it is a difference of. So is the mean of what a norm has made.
-bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result) {
+// `result`: where it is gone, what has come of it. `left`: its largest entry.
+bool cancels(const Tape& tape, const TapeOp& op, const at::Tensor& result, double left) {
   const auto known = std::find_if(std::begin(kDifferences), std::end(kDifferences), [&](const Difference& d) { return d.name == op.op.schema().name(); });
   if (known == std::end(kDifferences)) return false;
-  const double left = largest(result);
   return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const at::Tensor t = tape.values()[ref.value].lock();
-    if (!has_entries(t)) return left <= kRoundings * rounding(result.scalar_type(), result.device().type());  // of numbers about 1, for all that is known
-    const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounding(result.scalar_type(), result.device().type()));
+    const double rounded = rounding(result.scalar_type(), result.device().type());
+    if (!has_entries(t)) return left <= kRoundings * rounded;  // of numbers about 1, for all that is known
+    const double unit = std::max(rounding(t.scalar_type(), t.device().type()), rounded);
     const double from = largest(t), entries = static_cast<double>(t.numel()) / static_cast<double>(result.numel());
     return from > 0 && share_of(known->of, left, from, entries) <= kRoundings * unit;
   });
@@ -117,19 +119,20 @@ bool is_norm_of_alike(const Tape& tape, const TapeOp& op) {
   return largest(x.amax(dims) - x.amin(dims)) <= kRoundings * rounding(x.scalar_type(), x.device().type()) * largest(x);
 }
 
-bool comes_of_rounding(const Tape& tape, TapeValueId value) {
+// `was`: what the value's largest entry was before, or more.
+bool comes_of_rounding(const Tape& tape, TapeValueId value, double was) {
   std::vector<char> seen(tape.values().size(), 0);
   std::vector<TapeValueId> next{value};
-  const at::Tensor of = tape.values()[value].lock();
+  // What has come of a difference that is gone says how small that was: the same, or less, by what follows in all but odd cases. Before and after: zeros alone may be what was lost.
+  const at::Tensor now = tape.values()[value].lock();
+  const double left = has_entries(now) ? std::max(was, largest(now)) : was;
   while (!next.empty()) {
     const TapeValueId v = next.back();
     next.pop_back();
     if (std::exchange(seen[v], 1) != 0 || tape.values()[v].is_capture()) continue;
     const TapeOp& op = tape.ops()[static_cast<size_t>(tape.values()[v].producer)];
     const at::Tensor t = tape.values()[v].lock();
-    // What has come of a difference that is gone says how small that was: the same, or less, by what follows in all but odd cases.
-    const at::Tensor& left = has_entries(t) ? t : of;
-    if (has_entries(left) && (cancels(tape, op, left) || is_norm_of_alike(tape, op))) return true;
+    if (has_entries(t) ? cancels(tape, op, t, largest(t)) || is_norm_of_alike(tape, op) : has_entries(now) && cancels(tape, op, now, left)) return true;
     for (const TapeRef& ref : op.refs) next.push_back(ref.value);
   }
   return false;
@@ -166,7 +169,7 @@ std::set<uint32_t> groups_half_written(const Tape& tape) {
 std::set<uint32_t> groups_of_fresh_memory(const Tape& tape) {
   std::set<uint32_t> groups;
   for (const TapeOp& op : tape.ops()) {
-    if (op.op.schema().name().find("empty") == std::string::npos) continue;
+    if (!makes_fresh_memory(op.op.schema())) continue;
     for (TapeValueId out : op.outputs) {
       if (out != kNoTapeValue) groups.insert(tape.values()[out].group);
     }
@@ -282,13 +285,15 @@ void BeforeConversion::compare_values(const Tape& tape, Region* region, size_t d
     // What micro-batches have made of it differs by rounding, and that by as much as the step makes of it: so it takes a lot, and in more than one row.
     const double bound = std::min(0.5, 100 * std::max(1e-12, tolerance(rounding(value.witness.dtype, t.device().type()))));
     size_t apart = 0;
+    double was = 0;
     if (at::isFloatingType(t.scalar_type()) || at::isComplexType(t.scalar_type())) {
       for (const auto& [row, expected] : value.witness.rows) {
         const auto has = fingerprint(t, value.witness.placement, plan_.batch, {0, plan_.batch}, {row, row + 1});
         apart += has && distance(expected, *has) > bound;
+        was = std::max(was, expected.length());
       }
     }
-    if (apart < 2 || comes_of_rounding(tape, value.id)) continue;
+    if (apart < 2 || comes_of_rounding(tape, value.id, was)) continue;
     deferred_registry().lose(t.storage());
     const TapeOp& op = tape.ops()[static_cast<size_t>(tape.values()[value.id].producer)];
     session().log(KOILA_LOG_DEBUG, "what " + op.op.schema().name() + " gave has been made again, and is something else");

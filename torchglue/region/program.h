@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "torchglue/base/tls.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
 
 namespace koila {
@@ -93,8 +94,7 @@ struct Instruction {
   bool in_float = false;     // runs on operands in single precision
   bool keeps_float = false;  // a view of a sum, or a write to one: runs on what there is
 
-  // What lies in fresh memory is nobody's: empty_like() gives other values each time.
-  bool makes_fresh_memory() const { return op.schema().name().find("empty") != std::string::npos; }
+  bool makes_fresh_memory() const { return koila::makes_fresh_memory(op.schema()); }
 };
 
 // A tensor of the region: one identity, whatever is written to it in place.
