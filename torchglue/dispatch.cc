@@ -199,7 +199,7 @@ class LazyCall {
     if (traits_.writes) context.written = written_in(*region, q);
     context.takes_gradient = takes_gradient;
     const Decision decision = decide(call, context);
-    const Way way = has_index_outside(op_, arguments_) ? Way::kWhole : decision.way;  // it raises, or what it is composed of does
+    const Way way = decision.way != Way::kWhole && has_index_outside(op_, arguments_) ? Way::kWhole : decision.way;  // it raises, or what it is composed of does
     if (q.mask.defined() && !q.mask.requires_grad()) {
       materialise_tensor(q.mask);
       return Outcome::kAskAgain;

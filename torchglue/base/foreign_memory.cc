@@ -15,7 +15,7 @@ namespace {
 
 bool is_foreign(const at::DataPtr& memory) {
   const auto is_made_by = [&](const c10::Allocator& allocator) { return memory.get_deleter() == allocator.raw_deleter(); };
-  return memory.get() != nullptr && memory.device().is_cpu() && !is_made_by(*c10::GetCPUAllocator()) && !is_made_by(*c10::GetDefaultCPUAllocator());
+  return memory.device().is_cpu() && !is_made_by(*c10::GetCPUAllocator()) && !is_made_by(*c10::GetDefaultCPUAllocator());
 }
 
 // Storages by their address, as long as they live.
@@ -56,7 +56,6 @@ uint64_t digest_of(const void* memory, size_t bytes, size_t samples) {
   constexpr size_t kWord = sizeof(uint64_t);
   const auto* data = static_cast<const char*>(memory);
   uint64_t digest = bytes;
-  if (memory == nullptr) return digest;  // it was given back, or its value could not be made
   const auto take = [&](size_t at, size_t count) {
     uint64_t word = 0;
     std::memcpy(&word, data + at, count);
@@ -74,7 +73,7 @@ uint64_t foreign_digest(const at::Tensor& tensor) {
   if (storage == nullptr || tensor.requires_grad()) return 0;
   constexpr size_t kSamples = 1024;
   const at::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
-  if (memory.get() == nullptr) return 0;
+  if (memory.get() == nullptr) return 0;  // it was given back, or its value could not be made
   return is_foreign(memory) || (memory.device().is_cpu() && exposed().has(storage)) ? digest_of(memory.get(), storage->nbytes(), kSamples) | 1 : 0;
 }
 

@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
+#include "torchglue/placement/rule.h"
 
 namespace koila {
 namespace {
@@ -20,40 +21,32 @@ enum class Kind : uint8_t {
   kDim,      // (self, dim, index)
   kDimLast,  // (self, indices, dim?)
   kList,     // (self, indices[]): one for each dimension
-  kClasses,  // (self, target, weight, reduction, ignore_index): the class is dimension 1, or 0 of a single sample
-  kTarget,   // (self, target): the same, and nothing is ignored
+  kClasses,  // (self, target) and what else; a fifth that is a number is ignored. The class is dimension 1, or 0 of a single sample
   kOneHot,   // (indices, num_classes)
 };
 
-const std::unordered_map<std::string, Kind>& kinds() {
-  static const auto* table = new std::unordered_map<std::string, Kind>{
+// In-place twins have their operators' entries.
+const std::unordered_map<std::string_view, Kind>& kinds() {
+  static const auto* table = new std::unordered_map<std::string_view, Kind>{
       {"aten::embedding", Kind::kRows},
       {"aten::gather", Kind::kDim},
       {"aten::index_add", Kind::kDim},
-      {"aten::index_add_", Kind::kDim},
       {"aten::index_copy", Kind::kDim},
-      {"aten::index_copy_", Kind::kDim},
       {"aten::index_fill", Kind::kDim},
-      {"aten::index_fill_", Kind::kDim},
       {"aten::index_reduce", Kind::kDim},
-      {"aten::index_reduce_", Kind::kDim},
       {"aten::index_select", Kind::kDim},
       {"aten::scatter", Kind::kDim},
-      {"aten::scatter_", Kind::kDim},
       {"aten::scatter_add", Kind::kDim},
-      {"aten::scatter_add_", Kind::kDim},
       {"aten::scatter_reduce", Kind::kDim},
-      {"aten::scatter_reduce_", Kind::kDim},
       {"aten::take_along_dim", Kind::kDimLast},
       {"aten::index", Kind::kList},
       {"aten::index_put", Kind::kList},
-      {"aten::index_put_", Kind::kList},
       {"aten::cross_entropy_loss", Kind::kClasses},
       {"aten::nll_loss", Kind::kClasses},
       {"aten::nll_loss2d", Kind::kClasses},
       {"aten::nll_loss_forward", Kind::kClasses},
       {"aten::nll_loss_nd", Kind::kClasses},
-      {"aten::multi_margin_loss", Kind::kTarget},
+      {"aten::multi_margin_loss", Kind::kClasses},
       {"aten::one_hot", Kind::kOneHot},
   };
   return *table;
@@ -104,7 +97,8 @@ bool list_lies_outside(const at::Tensor& self, const c10::IValue& indices) {
 }  // namespace
 
 bool has_index_outside(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
-  const auto found = kinds().find(op.schema().name());
+  const std::string_view name = op.schema().name(), twin = functional_twin(name);
+  const auto found = kinds().find(twin.empty() ? name : twin);
   if (found == kinds().end() || arguments.size() < 2 || !arguments[0].isTensor() || !arguments[0].toTensor().defined()) return false;
   const at::Tensor& self = arguments[0].toTensor();
   const auto tensor = [&](size_t i) { return arguments.size() > i && arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
@@ -113,7 +107,7 @@ bool has_index_outside(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> 
     case Kind::kRows:
       return lies_outside({tensor(1), size_at(self, 0)});
     case Kind::kDim:
-      return lies_outside({tensor(2), dim(1), /*wraps=*/op.schema().name().rfind("aten::index_fill", 0) == 0});
+      return lies_outside({tensor(2), dim(1), /*wraps=*/found->first == "aten::index_fill"});
     case Kind::kDimLast:
       return lies_outside({tensor(1), dim(2), /*wraps=*/true});
     case Kind::kList:
@@ -122,8 +116,6 @@ bool has_index_outside(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> 
       return lies_outside({tensor(1), size_at(self, self.dim() > 1 ? 1 : 0), /*wraps=*/false, arguments.size() > 4 && arguments[4].isInt() ? std::optional(arguments[4].toInt()) : std::nullopt});
     case Kind::kOneHot:
       return lies_outside({self, arguments[1].isInt() && arguments[1].toInt() > 0 ? arguments[1].toInt() : std::numeric_limits<int64_t>::max()});
-    case Kind::kTarget:
-      return lies_outside({tensor(1), size_at(self, self.dim() > 1 ? 1 : 0)});
   }
   return false;
 }

@@ -83,7 +83,6 @@ class Region::Joining {
       for (size_t v = values_before; v < region_.values_.size(); ++v) region_.forget(static_cast<ValueId>(v));
       region_.values_.resize(values_before);
       region_.groups_.resize(groups_before);
-      if (joined_->in_place) region_.drop_first_frame();  // what it wrote must not stay
       region_.forget_write(*joined_);
       throw;
     }
@@ -126,7 +125,6 @@ class Region::Joining {
       } catch (const std::exception& error) {  // an operator of the program's own may throw anything
         if (is_python_interrupt(error) || is_out_of_memory(error)) throw;
         forget_python_error(error);
-        if (joined_ && joined_->in_place) region_.drop_first_frame();  // what it wrote must not stay
         if (joined_) region_.forget_write(*joined_);
         throw FailsOnRows();
       }

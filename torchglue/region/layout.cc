@@ -12,10 +12,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/oom/python_error.h"
+#include "torchglue/op_traits.h"
+#include "torchglue/operators/saved.h"
 
 namespace koila {
 
@@ -159,13 +162,14 @@ bool is_about_layout(const c10::Error& error) {
   return said.rfind("unsupported operation: ", 0) == 0 || said.rfind("view size is not compatible", 0) == 0;
 }
 
-void copy_what_lies_ahead(torch::jit::Stack& stack) {
+void copy_what_lies_ahead(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const at::Tensor written = stack[0].isTensor() ? stack[0].toTensor() : at::Tensor();
   if (storage_of(written) == nullptr) return;
   for (size_t i = 1; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& read = stack[i].toTensor();
     if (storage_of(read) != storage_of(written) || read.storage_offset() <= written.storage_offset() || at::get_overlap_status(written, read) != at::MemOverlapStatus::Partial) continue;
+    if (may_save_operands(op.schema()) || (!op_traits(op).pointwise && op.schema().name() != "aten::copy_")) return;
     stack[i] = read.clone();
   }
 }

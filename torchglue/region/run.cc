@@ -234,7 +234,7 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
       stack.push_back(std::move(value));
     }
   }
-  if (in.in_place && !may_save_operands(in.op.schema()) && (op_traits(in.op).pointwise || in.op.schema().name() == "aten::copy_")) copy_what_lies_ahead(stack);
+  if (in.in_place) copy_what_lies_ahead(in.op, stack);
   const OpInProgress in_progress(in.op, in.place);
   const WhenScope when(KOILA_IN_FORWARD);
   std::optional<OwnPass> pass;

@@ -154,9 +154,19 @@ bool Region::saves_folded_copy(const Instruction& in, ValueId id) const {
   return !at::detail::computeStride(at::IntArrayRef(value.sizes), at::IntArrayRef(value.strides), std::vector<int64_t>{rows, value.sizes.back()});
 }
 
+namespace {
+
+// The value of the region that the operator writes to in place; kNoValue: none.
+ValueId written_by(const Instruction& in) {
+  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return kNoValue;
+  return in.arguments[0].operands[0].id;
+}
+
+}  // namespace
+
 void Region::note_write(const Instruction& in) {
-  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return;
-  const uint32_t group = values_[in.arguments[0].operands[0].id].group;
+  if (written_by(in) == kNoValue) return;
+  const uint32_t group = values_[written_by(in)].group;
   if (!written_groups_.insert(group).second) return;
   const auto reads_folded = [&](const Instruction& earlier) {
     for (const Argument& argument : earlier.arguments) {
@@ -171,9 +181,11 @@ void Region::note_write(const Instruction& in) {
 }
 
 void Region::forget_write(const Instruction& in) {
-  if (!in.in_place || in.arguments[0].operands.empty() || in.arguments[0].operands[0].kind != Operand::Kind::kValue) return;
-  const uint32_t group = values_[in.arguments[0].operands[0].id].group;
-  const auto writes = [&](const Instruction& other) { return other.in_place && other.outputs[0] != kNoValue && values_[other.outputs[0]].group == group; };
+  if (!in.in_place) return;
+  drop_first_frame();  // what it wrote must not stay
+  if (written_by(in) == kNoValue) return;
+  const uint32_t group = values_[written_by(in)].group;
+  const auto writes = [&](const Instruction& other) { return written_by(other) != kNoValue && values_[written_by(other)].group == group; };
   if (std::none_of(instructions_.begin(), instructions_.end(), writes)) written_groups_.erase(group);
 }
 
@@ -181,7 +193,6 @@ void Region::take_back_told() {
   const Instruction told = std::move(instructions_.back());
   instructions_.pop_back();
   forget_write(told);
-  drop_first_frame();
 }
 
 // Note [Views of few rows]
