@@ -46,7 +46,7 @@ class Proof::Trace final : public FrameWatch {
   std::vector<Tallies> tallies_;
 };
 
-// Every capture, and every operator's result, as if it had been rounded otherwise, and a little more so.
+// Every capture, every operator's result and every gradient that backward starts from, as if it had been rounded otherwise, and a little more so.
 class Proof::Jitter final : public FrameWatch {
  public:
   Jitter(const Region& region, double phase) : region_(region), phase_(phase) {}
@@ -63,15 +63,20 @@ class Proof::Jitter final : public FrameWatch {
 
   // What sums over rows come to may be zero by nature, and then it is rounding of what was summed. The rows of what is split along another dimension than the
   // first do not lie densely: the copy does.
-  at::Tensor read(uint32_t use, const at::Tensor& local) override {
+  at::Tensor read(uint32_t use, const at::Tensor& local) override { return shaken(local, phase_ + 0.5 + static_cast<double>(use)); }
+
+  // The sum of these may be zero by nature as well: the gradient of a bias that a softmax takes away again.
+  at::Tensor start_from(ValueId value, const at::Tensor& gradient) override { return shaken(gradient, phase_ + 0.25 + static_cast<double>(value)); }
+
+ private:
+  static at::Tensor shaken(const at::Tensor& local, double phase) {
     if (!can_be_shaken(local)) return local;
     const at::NoGradGuard no_grad;
     at::Tensor copy = local.clone();
-    shake(copy, phase_ + 0.5 + static_cast<double>(use), 0);
+    shake(copy, phase, 0);
     return copy;
   }
 
- private:
   static double rounding_of(const at::Tensor& local) { return koila::rounding(local.scalar_type(), local.device().type()); }
   static bool can_be_shaken(const at::Tensor& local) {
     return local.layout() == at::kStrided && rounding_of(local) != 0 && local.numel() > 0;

@@ -147,7 +147,12 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
       edges.push_back(torch::autograd::impl::gradient_edge(local));
       const Placement& placement = region_.values_[value].placement;
       const at::NoGradGuard no_grad;
-      parts.push_back(placement.is_shard() ? slice_rows(gradient, placement, region_.batch_, frame.rows) : gradient.to(local.scalar_type()));
+      if (!placement.is_shard()) {
+        parts.push_back(gradient.to(local.scalar_type()));
+        continue;
+      }
+      const at::Tensor rows = slice_rows(gradient, placement, region_.batch_, frame.rows);
+      parts.push_back(frame.watch != nullptr ? frame.watch->start_from(value, rows) : rows);
     }
     frame.values.clear();
     frame.uses.clear();

@@ -135,12 +135,13 @@ struct Group {
 struct Frame;
 
 // Who looks at a pass while it runs, see Note [Proof]. `after`: the instruction has run, and its operands are still there. `read`: what operators are given for a
-// capture's part, `local` or another tensor like it.
+// capture's part, `local` or another tensor like it. `start_from`: the same for the gradient of a value's rows that backward starts from.
 class FrameWatch {
  public:
   virtual ~FrameWatch() = default;
   virtual void after(size_t instruction, Frame& frame) = 0;
   virtual at::Tensor read(uint32_t /*use*/, const at::Tensor& local) { return local; }
+  virtual at::Tensor start_from(ValueId /*value*/, const at::Tensor& gradient) { return gradient; }
 };
 
 // A value being put together from its rows.
