@@ -16,6 +16,7 @@
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/collective.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/rescue/eager.h"
 #include "torchglue/step/session.h"
@@ -110,6 +111,7 @@ void run_collective(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   for (Exchanged& e : tensors) settle(e);
   for (const Exchanged& e : tensors) {
     if (!e.written || storage_of(e.tensor) == nullptr) continue;
+    boundaries().written_to(storage_of(e.tensor));
     for (const auto& region : s.live_regions()) region->before_exchange(storage_of(e.tensor));
     if (e.placement.is_shard()) s.marks.add(e.tensor, e.placement, e.batch, e.micro_batch);
   }

@@ -105,6 +105,11 @@ void BoundaryStore::keep_bits(const c10::StorageImpl* storage) {
   if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.bits = true;
 }
 
+void BoundaryStore::written_to(const c10::StorageImpl* storage) {
+  const std::lock_guard lock(mutex_);
+  if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.maker.reset();
+}
+
 void BoundaryStore::keep_in_place(const c10::StorageImpl* storage) {
   const std::lock_guard lock(mutex_);
   if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.in_place = true;

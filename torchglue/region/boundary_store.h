@@ -38,6 +38,8 @@ class BoundaryStore {
   void add(const c10::StorageImpl* storage, std::weak_ptr<Region> maker, ValueId value);
   // Not let go: what would be made again is not the same to the last bit.
   void keep_bits(const c10::StorageImpl* storage);
+  // Not let go: it has been written to since, and what would be made again is what it was before. Before the write, or after it.
+  void written_to(const c10::StorageImpl* storage);
   // Never again: its address has been given away.
   void keep_in_place(const c10::StorageImpl* storage);
 

@@ -25,8 +25,8 @@ namespace koila {
 // materialise()d as any other.
 // What an operator at work reads at its full size would be made again at once, and stays.
 //
-// Not let go are values that no gradient passes through (their region may be gone), random ones (other rows would draw otherwise), and those whose bits are looked at
-// (BoundaryStore::keep_bits): micro-batches of another size round otherwise.
+// Not let go are values that no gradient passes through (their region may be gone), random ones (other rows would draw otherwise), those whose bits are looked at
+// (BoundaryStore::keep_bits): micro-batches of another size round otherwise, and those that have been written to outside of their region since they got their memory.
 bool Region::let_go(ValueId id, const at::Storage& storage) {
   const Value& value = values_[id];
   Group& group = groups_[value.group];

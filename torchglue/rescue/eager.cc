@@ -17,6 +17,7 @@
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/pack_once.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/random_scope.h"
 #include "torchglue/region/real_values.h"
@@ -116,6 +117,9 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   const WrittenSince::Call call(op, *stack);
+  if (op_traits(op).writes && !session().regions.empty()) {
+    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [](const at::Tensor& t, int) { boundaries().written_to(storage_of(t)); });
+  }
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
 }
 
