@@ -152,8 +152,9 @@ bool is_taken_in(const Tape& tape, TapeValueId value) {
   return std::any_of(tape.ops().begin(), tape.ops().end(), takes_in) || (tape.pending() != nullptr && takes_in(*tape.pending()));
 }
 
-// What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it.
-bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && value.grad_fn != nullptr); }
+// What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it. Nor is a leaf that the step has computed: what an embedding that is
+// frozen gives, and a hook makes a leaf of for the adapters that come after it.
+bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && (value.grad_fn != nullptr || value.was_computed)); }
 
 // What the step, or the pass in flight, asks for the gradient of.
 ska::flat_hash_set<TapeValueId> asked_for(const Tape& tape, const Wanted& wanted) {

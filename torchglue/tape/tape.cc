@@ -108,8 +108,9 @@ bool Tape::may_have_made(const torch::autograd::Node& node) const {
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
   const torch::autograd::Node* node = node_of(tensor);
-  bool written = false;
+  bool written = false, was_computed = false;
   if (it != index_.end()) {
+    was_computed = tensor.is_leaf() && tensor.requires_grad() && is_computed(values_[it->second]);
     TapeValue& value = values_[it->second];
     if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
@@ -132,12 +133,17 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
   }
-  if (tensor.requires_grad() && tensor.is_leaf() && tensor.layout() == c10::kStrided && parameter_sizes_.find(tensor.sizes()) == parameter_sizes_.end()) {
+  if (tensor.requires_grad() && tensor.is_leaf() && !was_computed && tensor.layout() == c10::kStrided && parameter_sizes_.find(tensor.sizes()) == parameter_sizes_.end()) {
     parameter_sizes_.insert(tensor.sizes().vec());
   }
   groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
-  return add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
+  const TapeValueId id = add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
+  values_[id].was_computed = was_computed;
+  return id;
 }
+
+// Whether an operator made it of something that there was: what is drawn, or filled, may become a parameter.
+bool Tape::is_computed(const TapeValue& value) const { return value.was_computed || (!value.is_capture() && !ops()[static_cast<size_t>(value.producer)].refs.empty()); }
 
 // Whatever its tensor was on the tape, it is not any more.
 void Tape::let_go(TapeValue& value) {

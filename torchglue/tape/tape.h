@@ -63,6 +63,7 @@ struct TapeValue {
   uint32_t output_nr = 0;                 // and which of its inputs stands for the value
   bool read_unhooked = false;             // an operator has read it when no hook of the program's hung on it
   bool entered = false;                   // has entered the differentiable part from outside
+  bool was_computed = false;              // a leaf that requires grad, which an operator of the step made of something: no parameter
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
   uint64_t foreign = 0;                   // digest of memory that is not PyTorch's, see Note [Foreign memory]
@@ -229,6 +230,7 @@ class Tape {
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
+  bool is_computed(const TapeValue& value) const;
   bool find_bridges(torch::autograd::Node* node, const std::vector<char>& passable, std::vector<Bridge>& found) const;
   bool add_bridges(torch::autograd::Node* node, const std::vector<char>& passable);
   std::vector<char> read_what_is_gone(std::vector<char>& opaque) const;
