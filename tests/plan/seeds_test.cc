@@ -45,6 +45,20 @@ TEST(Seeds, TheBatchOfAnMlp) {
   EXPECT_EQ(plan->whole_ops, 0);
 }
 
+// What adapters are trained behind: the columns' weights could be split, too, and would serve.
+TEST(Seeds, ALeafThatTheStepHasComputedIsTheBatch) {
+  Tape tape;
+  Mlp mlp(tape);
+  const at::Tensor table = at::rand({7, 20}), numbers = at::randint(7, {kRows}, at::kLong), columns = at::rand({10});
+  const at::Tensor h = mlp.run("aten::embedding", {table, numbers, -1, false, false});
+  h.set_requires_grad(true);
+  const at::Tensor loss = mlp.run.sum(mlp.run("aten::mul", "Tensor", {mlp(h), columns}));
+  const auto plan = plan_for(tape, loss);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->batch, kRows);
+  EXPECT_TRUE(is_seed(*plan, value_of(tape, h)));
+}
+
 TEST(Seeds, BothTowersGoAlong) {
   Tape tape;
   Mlp mlp(tape);

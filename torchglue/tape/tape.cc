@@ -142,8 +142,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   return id;
 }
 
-// Whether an operator made it of something that there was: what is drawn, or filled, may become a parameter.
-bool Tape::is_computed(const TapeValue& value) const { return value.was_computed || (!value.is_capture() && !ops()[static_cast<size_t>(value.producer)].refs.empty()); }
+// Whether an operator made it of several tensors, as an embedding does of weights and numbers: what is drawn, or filled, or a copy, may become a parameter.
+bool Tape::is_computed(const TapeValue& value) const { return value.was_computed || (!value.is_capture() && ops()[static_cast<size_t>(value.producer)].refs.size() > 1); }
 
 // Whatever its tensor was on the tape, it is not any more.
 void Tape::let_go(TapeValue& value) {

@@ -63,7 +63,7 @@ struct TapeValue {
   uint32_t output_nr = 0;                 // and which of its inputs stands for the value
   bool read_unhooked = false;             // an operator has read it when no hook of the program's hung on it
   bool entered = false;                   // has entered the differentiable part from outside
-  bool was_computed = false;              // a leaf that requires grad, which an operator of the step made of something: no parameter
+  bool was_computed = false;              // a leaf that requires grad, which an operator of the step made of several tensors: no parameter
   bool conjugated = false;                // lazily: its memory holds the conjugate
   bool negated = false;                   // the same of the negative
   uint64_t foreign = 0;                   // digest of memory that is not PyTorch's, see Note [Foreign memory]
