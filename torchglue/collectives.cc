@@ -111,7 +111,7 @@ void run_collective(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   for (Exchanged& e : tensors) settle(e);
   for (const Exchanged& e : tensors) {
     if (!e.written || storage_of(e.tensor) == nullptr) continue;
-    boundaries().written_to(storage_of(e.tensor));
+    boundaries().keep_value(storage_of(e.tensor));
     for (const auto& region : s.live_regions()) region->before_exchange(storage_of(e.tensor));
     if (e.placement.is_shard()) s.marks.add(e.tensor, e.placement, e.batch, e.micro_batch);
   }

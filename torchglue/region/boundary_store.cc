@@ -100,12 +100,7 @@ void BoundaryStore::add(const c10::StorageImpl* storage, std::weak_ptr<Region> m
   known_.insert_or_assign(storage, Kept{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(object)), std::move(maker), value});
 }
 
-void BoundaryStore::keep_bits(const c10::StorageImpl* storage) {
-  const std::lock_guard lock(mutex_);
-  if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.bits = true;
-}
-
-void BoundaryStore::written_to(const c10::StorageImpl* storage) {
+void BoundaryStore::keep_value(const c10::StorageImpl* storage) {
   const std::lock_guard lock(mutex_);
   if (const auto kept = known_.find(storage); kept != known_.end()) kept->second.maker.reset();
 }

@@ -36,10 +36,8 @@ class BoundaryStore {
 
   // The value, of that region, may be moved outside or let go from now on. Without a region it is a sum of gradients, which may not.
   void add(const c10::StorageImpl* storage, std::weak_ptr<Region> maker, ValueId value);
-  // Not let go: what would be made again is not the same to the last bit.
-  void keep_bits(const c10::StorageImpl* storage);
-  // Not let go: it has been written to since, and what would be made again is what it was before. Before the write, or after it.
-  void written_to(const c10::StorageImpl* storage);
+  // Not let go: what would be made again is not the same. Its bits are looked at, or it is written to (before the write, or after it).
+  void keep_value(const c10::StorageImpl* storage);
   // Never again: its address has been given away.
   void keep_in_place(const c10::StorageImpl* storage);
 
@@ -71,9 +69,8 @@ class BoundaryStore {
 
   struct Kept {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::weak_ptr<Region> maker;
+    std::weak_ptr<Region> maker;  // none: it is not let go
     ValueId value;
-    bool bits = false;      // are looked at
     bool in_place = false;  // its address has been given away
   };
   struct Candidate {

@@ -28,7 +28,7 @@ std::vector<std::shared_ptr<Region>> Session::live_regions() {
 void Session::before_write(const c10::StorageImpl* storage) {
   if (storage == nullptr) return;
   if (boundaries().let_go(storage)) materialise_storage(storage);
-  boundaries().written_to(storage);
+  boundaries().keep_value(storage);
   for (const auto& region : live_regions()) {
     if (region->captures_storage(storage)) region->before_write(storage);
     region->give_up(storage);

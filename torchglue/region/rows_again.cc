@@ -25,8 +25,8 @@ namespace koila {
 // materialise()d as any other.
 // What an operator at work reads at its full size would be made again at once, and stays.
 //
-// Not let go are values that no gradient passes through (their region may be gone), random ones (other rows would draw otherwise), those whose bits are looked at
-// (BoundaryStore::keep_bits): micro-batches of another size round otherwise, and those that have been written to outside of their region since they got their memory.
+// Not let go are values that no gradient passes through (their region may be gone), random ones (other rows would draw otherwise), and what BoundaryStore::keep_value()
+// was told of: values whose bits are looked at, for micro-batches of another size round otherwise, and those that have been written to outside of their region since they got their memory.
 bool Region::let_go(ValueId id, const at::Storage& storage) {
   const Value& value = values_[id];
   Group& group = groups_[value.group];
@@ -133,7 +133,7 @@ std::vector<BoundaryStore::Candidate> BoundaryStore::candidates(at::Device devic
       const auto known = known_.find(storage);
       if (known == known_.end()) continue;
       const Kept& kept = known->second;
-      const auto maker = kept.bits ? nullptr : kept.maker.lock();
+      const auto maker = kept.maker.lock();
       const at::Tensor& t = *reading.tensor;
       if (!reading.by_rows || maker == nullptr || maker.get() == reading.last || t.is_conj() || t.is_neg() || t.storage().use_count() != 1) {
         continue;

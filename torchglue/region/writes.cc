@@ -165,8 +165,9 @@ ValueId written_by(const Instruction& in) {
 }  // namespace
 
 void Region::note_write(const Instruction& in) {
-  if (written_by(in) == kNoValue) return;
-  const uint32_t group = values_[written_by(in)].group;
+  const ValueId written = written_by(in);
+  if (written == kNoValue) return;
+  const uint32_t group = values_[written].group;
   if (!written_groups_.insert(group).second) return;
   const auto reads_folded = [&](const Instruction& earlier) {
     for (const Argument& argument : earlier.arguments) {
@@ -183,9 +184,13 @@ void Region::note_write(const Instruction& in) {
 void Region::forget_write(const Instruction& in) {
   if (!in.in_place) return;
   drop_first_frame();  // what it wrote must not stay
-  if (written_by(in) == kNoValue) return;
-  const uint32_t group = values_[written_by(in)].group;
-  const auto writes = [&](const Instruction& other) { return written_by(other) != kNoValue && values_[written_by(other)].group == group; };
+  const ValueId written = written_by(in);
+  if (written == kNoValue) return;
+  const uint32_t group = values_[written].group;
+  const auto writes = [&](const Instruction& other) {
+    const ValueId its = written_by(other);
+    return its != kNoValue && values_[its].group == group;
+  };
   if (std::none_of(instructions_.begin(), instructions_.end(), writes)) written_groups_.erase(group);
 }
 

@@ -117,8 +117,8 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const RegionWork kernel(/*at_work=*/false);
   const NoInterceptGuard no_intercept;
   const WrittenSince::Call call(op, *stack);
-  if (op_traits(op).writes && !session().regions.empty()) {
-    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [](const at::Tensor& t, int) { boundaries().written_to(storage_of(t)); });
+  if (!session().regions.empty() && op_traits(op).writes) {
+    for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [](const at::Tensor& t, int) { boundaries().keep_value(storage_of(t)); });
   }
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
 }

@@ -56,7 +56,7 @@ bool run_extreme(const c10::OperatorHandle&, torch::jit::Stack* stack, const OpC
   // Which entries are the largest is a comparison of bits: micro-batches of another size would round x otherwise, and find none.
   if (with_gradient) {
     take_out(*region, x, /*whole=*/false);
-    boundaries().keep_bits(storage_of(x));
+    boundaries().keep_value(storage_of(x));
   }
   at::Tensor found;  // keeps its dimensions
   {

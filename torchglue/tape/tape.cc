@@ -110,7 +110,6 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   const torch::autograd::Node* node = node_of(tensor);
   bool written = false, was_computed = false;
   if (it != index_.end()) {
-    was_computed = tensor.is_leaf() && tensor.requires_grad() && is_computed(values_[it->second]);
     TapeValue& value = values_[it->second];
     if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
       if (node != nullptr && value.grad_fn == nullptr) {  // zeros that have been written into
@@ -125,6 +124,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       if (tensor.requires_grad() == value.requires_grad && !filled_anew) return it->second;
     }
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);
+    was_computed = tensor.is_leaf() && tensor.requires_grad() && is_computed(value);
   }
   if (node != nullptr && kind_of(*node) == NodeKind::kOther) saw_functions_ = true;
   if (!hangs_on_tape(node) || (!written && bridge(node))) {
