@@ -152,6 +152,28 @@ bool is_taken_in(const Tape& tape, TapeValueId value) {
   return std::any_of(tape.ops().begin(), tape.ops().end(), takes_in) || (tape.pending() != nullptr && takes_in(*tape.pending()));
 }
 
+// Whether the call in flight may be an update of parameters, of an optimizer or by hand (averages of weights, which need no no_grad where what they read are detached): what it computes with is no batch.
+bool may_update_parameters(const Tape& tape) {
+  if (tape.pending() == nullptr) return false;
+  const auto in_graph = [&](const TapeRef& ref) { return tape.values()[ref.value].differentiable(); };
+  return !tape.state(tape.pending()->state).grad_mode || std::none_of(tape.pending()->refs.begin(), tape.pending()->refs.end(), in_graph);
+}
+
+// By value: whether it has the size of a parameter, or has been computed of nothing else but such and numbers.
+std::vector<bool> made_of_parameters(const Tape& tape) {
+  const auto& values = tape.values();
+  std::vector<bool> made(values.size());
+  for (TapeValueId v = 0; v < values.size(); ++v) {
+    made[v] = tape.sized_like_a_parameter(values[v]);
+    if (made[v] || values[v].is_capture()) continue;
+    const auto& refs = tape.ops()[values[v].producer].refs;
+    const auto is_made = [&](const TapeRef& ref) { return made[ref.value]; };
+    const auto is_number = [&](const TapeRef& ref) { return values[ref.value].sizes.empty(); };
+    made[v] = std::any_of(refs.begin(), refs.end(), is_made) && std::all_of(refs.begin(), refs.end(), [&](const TapeRef& ref) { return is_made(ref) || is_number(ref); });
+  }
+  return made;
+}
+
 // What hangs on an earlier part of the graph is no leaf, and so no parameter: what a generator made, when the step goes on with it. Nor is a leaf that the step has computed: what an embedding that is
 // frozen gives, and a hook makes a leaf of for the adapters that come after it.
 bool may_be_parameter(const TapeValue& value) { return value.differentiable() && !(value.is_capture() && (value.grad_fn != nullptr || value.was_computed)); }
@@ -271,10 +293,9 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   if (tape.pending() != nullptr) {
     for (const TapeRef& ref : tape.pending()->refs) entering.insert(ref.value);
   }
-  // Under no_grad it may be an update of parameters that runs out, of an optimizer or by hand: what it computes with is no batch.
-  const bool updates = tape.pending() != nullptr && !tape.state(tape.pending()->state).grad_mode;
-  const bool in_optimizer = updates && origin_now(false).when == KOILA_IN_OPTIMIZER;
-  const auto is_of_update = [&](TapeValueId v) { return updates && tape.sized_like_a_parameter(values[v]) && (in_optimizer || !is_taken_in(tape, v)); };
+  const std::vector<bool> of_parameters = may_update_parameters(tape) ? made_of_parameters(tape) : std::vector<bool>(values.size());
+  const bool in_optimizer = origin_now(false).when == KOILA_IN_OPTIMIZER;
+  const auto is_of_update = [&](TapeValueId v) { return of_parameters[v] && (in_optimizer || !is_taken_in(tape, v)); };
   const auto statistics = running_statistics_on(tape);
   const auto asked = asked_for(tape, wanted);
   size_t tries = 0;
