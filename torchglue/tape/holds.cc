@@ -61,25 +61,15 @@ bool Tape::find_origins(TapeValueId id, uint32_t version, int depth, std::vector
 std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   if (auto known = values_[id].hold.lock()) return known;
   std::vector<TapeValueId> origins;
-  if (!find_origins(id, values_[id].version, 0, origins)) origins = {id};
+  find_origins(id, values_[id].version, 0, origins);
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
-  // Labels of a minibatch: smaller than the table and the indices that they are made from, which may be an array of NumPy's and change.
-  if (values_[id].bytes() < bytes) {
-    origins = {id};
-    bytes = values_[id].bytes();
-  }
-  const at::Tensor t = values_[id].lock();
-  if (origins.empty() || !t.defined() || !affordable(t, held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
+  // It cannot be made again, what it came of is gone: it is an input like any other. Nor is it worth it where it is smaller than that: labels of a minibatch, picked from a table.
+  if (values_[id].bytes() <= bytes) return hold(id);
+  if (origins.empty() || !affordable(values_[id].lock(), held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
   held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
-  for (TapeValueId origin : origins) {
-    if (origin == id) {
-      all->tensor = t;
-    } else {
-      all->origins.push_back(hold(origin));
-    }
-  }
+  for (TapeValueId origin : origins) all->origins.push_back(hold(origin));
   values_[id].hold = all;
   return all;
 }

@@ -72,16 +72,29 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   const void* storage = storage_of(tensor);
   if (storage == nullptr) return;
   const TapeValueId known = find(tensor.unsafeGetTensorImpl());
-  for (TapeValue& value : values_) {
+  for (TapeValueId id = 0; id < values_.size(); ++id) {
+    TapeValue& value = values_[id];
     if (value.storage != storage || value.weak.expired() || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
-    if (!value.is_capture()) {
+    if (!value.is_capture() && !is_made_of_capture_alone(id)) {
       cut();
       return;
     }
+    if (value.is_capture()) keep_copy(value);
     index_.erase(value.weak._unsafe_get_target());
+    if (value.is_copied()) continue;
     value.weak.reset();
     value.strong.reset();
   }
+}
+
+// A view of a capture, which is made again from the capture's copy: no graph has it, and none has saved it.
+bool Tape::is_made_of_capture_alone(TapeValueId id) const {
+  const TapeValue& value = values_[id];
+  if (!value.is_view || value.requires_grad || value.differentiable() || !groups_[value.group].on_capture) return false;
+  return std::none_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
+    const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.value == id; });
+    return reads && (op.in_place || std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); }));
+  });
 }
 
 // Note [Captures that are written to]
@@ -93,23 +106,28 @@ void Tape::keep_before_write(const at::Tensor& tensor) {
   const TapeValueId id = find(tensor.unsafeGetTensorImpl());
   if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
   for (TapeValue& value : values_) {
-    if (value.group != values_[id].group || !value.is_capture() || value.requires_grad) continue;
-    auto impl = value.weak.lock();
-    if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) continue;  // copied already
-    const at::Tensor t(std::move(impl));
-    if (version_of(t) != value.version) continue;
-    if (!std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
-          return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
-        })) continue;
-    if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) continue;
-    held_for_origins_ += value.bytes();
-    try {
-      value.strong = copy_of(t);
-    } catch (const std::exception&) {  // no room: the step is refused, should it run out
-      continue;
-    }
-    value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
+    if (value.group == values_[id].group && value.is_capture()) keep_copy(value);
   }
+}
+
+// Of a capture, where there is room, and operators of the step have read it.
+void Tape::keep_copy(TapeValue& value) {
+  if (value.requires_grad) return;
+  auto impl = value.weak.lock();
+  if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) return;  // copied already
+  const at::Tensor t(std::move(impl));
+  if (version_of(t) != value.version) return;
+  if (!std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
+        return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
+      })) return;
+  if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) return;
+  held_for_origins_ += value.bytes();
+  try {
+    value.strong = copy_of(t);
+  } catch (const std::exception&) {  // no room: the step is refused, should it run out
+    return;
+  }
+  value.strong.unsafeGetTensorImpl()->set_version_counter(c10::VariableVersion(value.version));
 }
 
 // Note [Writes that no version counts]
