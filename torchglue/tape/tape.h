@@ -225,7 +225,7 @@ class Tape {
   void record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results, const RandomState* before);
   void drop_pending();
   void note_write_behind(const at::Tensor& tensor);
-  bool is_made_of_capture_alone(TapeValueId id) const;
+  bool may_be_in_graph(TapeValueId id) const;
   void keep_before_write(const at::Tensor& tensor);
   void keep_copy(TapeValue& value);
   void forget_written(const at::Tensor& tensor);

@@ -75,7 +75,7 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   for (TapeValueId id = 0; id < values_.size(); ++id) {
     TapeValue& value = values_[id];
     if (value.storage != storage || value.weak.expired() || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
-    if (!value.is_capture() && !is_made_of_capture_alone(id)) {
+    if (!value.is_capture() && may_be_in_graph(id)) {
       cut();
       return;
     }
@@ -87,13 +87,13 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   }
 }
 
-// A view of a capture, which is made again from the capture's copy: no graph has it, and none has saved it.
-bool Tape::is_made_of_capture_alone(TapeValueId id) const {
+// Whether a graph has the value, or may have saved it: then it is what it has become. Any other is made again as it was.
+bool Tape::may_be_in_graph(TapeValueId id) const {
   const TapeValue& value = values_[id];
-  if (!value.is_view || value.requires_grad || value.differentiable() || !groups_[value.group].on_capture) return false;
-  return std::none_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
+  if (value.requires_grad || value.differentiable()) return true;
+  return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
     const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.value == id; });
-    return reads && (op.in_place || std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); }));
+    return reads && std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
   });
 }
 
