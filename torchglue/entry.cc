@@ -102,11 +102,13 @@ void throw_access_error(const c10::StorageImpl* storage) {
 
 // Note [Storages that are resized]
 // FSDP and offloading give a weight's memory back between forward and backward and fill it anew before backward reads it: storage.resize_(0), resize_(n), weight.data.copy_(). No operator shows the
-// first two. What was read of such memory is no more, as before a write that no version counts, and this is the last moment to keep it. An operator that resizes what it writes has told already.
+// first two. What was read of such memory is no more, as before a write that no version counts, and this is the last moment to keep it. An operator that resizes what it writes has told already,
+// and what koila's own kernels resize is none of the program's.
 template <auto& kReal>
 void resize_bytes(c10::StorageImpl* storage, size_t bytes) {
   Session& s = session();
-  if (!s.rescue || !s.owned_by_this_thread() || operator_in_progress() || RegionWork::active()) return kReal(storage, bytes);
+  const bool koilas = RegionWork::active() || s.converting || c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
+  if (!s.rescue || !s.owned_by_this_thread() || operator_in_progress() || koilas) return kReal(storage, bytes);
   const NoRawAccess koila;
   watched_read([&] { materialise_storage(storage); });
   s.pin([&](Tape& tape) { tape.before_resize(storage); });

@@ -27,6 +27,19 @@ struct Tripled : torch::autograd::Function<Tripled> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list gradients) { return {gradients[0] * 3}; }
 };
 
+// A conversion takes tensors' storages away, and koila's own kernels get what had been their addresses.
+TEST(Tape, AStorageThatATensorHasNoMoreIsNoneOfItsOwn) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor x = at::rand({4, 3}), y = run.tanh(x);
+  const at::Storage old = y.storage();
+  y.unsafeGetTensorImpl()->set_storage_keep_dtype(at::rand({4, 3}).storage());
+  tape.before_resize(old.unsafeGetStorageImpl());
+  EXPECT_NE(value_of(tape, y), kNoTapeValue);
+  tape.before_resize(y.storage().unsafeGetStorageImpl());
+  EXPECT_NE(value_of(tape, x), kNoTapeValue);
+}
+
 TEST(Tape, HoldsProducedTensorsWeakly) {
   Tape tape;
   Recorder run(tape);

@@ -65,7 +65,8 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
   // It cannot be made again, what it came of is gone: it is an input like any other. Nor is it worth it where it is smaller than that: labels of a minibatch, picked from a table.
-  if (values_[id].bytes() <= bytes) return hold(id);
+  const bool is_gone = origins.size() == 1 && origins[0] == id;
+  if (is_gone || values_[id].bytes() < bytes) return hold(id);
   if (origins.empty() || !affordable(values_[id].lock(), held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
   held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();

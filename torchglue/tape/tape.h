@@ -81,6 +81,8 @@ struct TapeValue {
   // The tensor, or undefined when the program has dropped it and the tape does not hold it.
   at::Tensor lock() const;
   int64_t bytes() const;
+  // Whether the program's tensor is there, and in that storage still: it may have got another one, and something else the address of the old.
+  bool lies_in(const void* memory) const;
   // Whether anybody besides the tape holds it.
   bool held_elsewhere() const;
   // Whether `strong` is a copy from before its tensor was written to.

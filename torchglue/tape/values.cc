@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/tape/node_kind.h"
 
@@ -40,6 +41,12 @@ at::Tensor TapeValue::lock() const {
   if (strong.defined()) return strong;
   auto impl = weak.lock();
   return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+}
+
+bool TapeValue::lies_in(const void* memory) const {
+  if (storage != memory) return false;
+  const auto impl = weak.lock();
+  return impl && storage_of(at::Tensor(impl)) == memory;
 }
 
 bool TapeValue::known_node(const torch::autograd::Node* node) const {

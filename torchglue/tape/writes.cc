@@ -74,7 +74,7 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   const TapeValueId known = find(tensor.unsafeGetTensorImpl());
   for (TapeValueId id = 0; id < values_.size(); ++id) {
     TapeValue& value = values_[id];
-    if (value.storage != storage || value.weak.expired() || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
+    if (!value.lies_in(storage) || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
     if (!value.is_capture() && may_be_in_graph(id)) {
       cut();
       return;
@@ -142,7 +142,7 @@ void Tape::before_silent_write(const at::Tensor& tensor) {
 }
 
 void Tape::before_resize(const c10::StorageImpl* storage) {
-  const auto lies_there = std::find_if(values_.begin(), values_.end(), [&](const TapeValue& value) { return value.storage == storage && !value.weak.expired(); });
+  const auto lies_there = std::find_if(values_.begin(), values_.end(), [&](const TapeValue& value) { return value.lies_in(storage); });
   if (lies_there == values_.end()) return;
   const at::Tensor t(lies_there->weak.lock());
   before_silent_write(t);
@@ -153,7 +153,7 @@ void Tape::forget_written(const at::Tensor& tensor) {
   for (TapeValueId id = 0; id < values_.size(); ++id) {
     TapeValue& value = values_[id];
     // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
-    if (value.storage != storage_of(tensor) || value.weak.expired() || find(value.weak._unsafe_get_target()) != id) continue;
+    if (!value.lies_in(storage_of(tensor)) || find(value.weak._unsafe_get_target()) != id) continue;
     if (!value.is_capture()) {  // a view of it
       cut();
       return;
