@@ -1,4 +1,4 @@
-"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py, adapters.py, packed.py, parts_of_rows.py, twice.py, own_functions.py and hooks_inside.py."""
+"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py, adapters.py, packed.py, parts_of_rows.py, twice.py, own_functions.py, hooks_inside.py and gone_by_then.py."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import adapters
+import gone_by_then
 import hooks_inside
 import own_functions
 import packed
@@ -15,7 +16,7 @@ import twice
 import unseen
 from harness import HERE, clean_environment, koila_environment
 
-PROGRAMS = {"unseen": unseen.PROGRAMS, "adapters": adapters.PROGRAMS, "packed": packed.PROGRAMS, "parts_of_rows": parts_of_rows.PROGRAMS, "twice": twice.PROGRAMS, "own_functions": own_functions.PROGRAMS, "hooks_inside": hooks_inside.PROGRAMS}
+PROGRAMS = {"unseen": unseen.PROGRAMS, "adapters": adapters.PROGRAMS, "packed": packed.PROGRAMS, "parts_of_rows": parts_of_rows.PROGRAMS, "twice": twice.PROGRAMS, "own_functions": own_functions.PROGRAMS, "hooks_inside": hooks_inside.PROGRAMS, "gone_by_then": gone_by_then.PROGRAMS}
 
 
 @pytest.mark.parametrize("file, name", [(file, name) for file, programs in PROGRAMS.items() for name in programs])

@@ -94,8 +94,8 @@ MUTANTS = [
            "A tensor that was made again at the full batch loses its graph."),
     # ---- the tape: captures, versions, aliases -----------------------------------------------------------------------------------
     Mutant("no_copy_before_a_write", "torchglue/tape/writes.cc",
-           "      value.strong = copy_of(t);\n",
-           "      value.strong = t.detach();\n",
+           "    value.strong = copy_of(t);\n",
+           "    value.strong = t.detach();\n",
            "A buffer that the step reads and then writes to is kept, but not copied: the step made again reads what was written."),
     Mutant("write_behind_not_noted", "torchglue/tape/writes.cc",
            "      if (traits.metadata) return;\n      note_write_behind(t);\n",
