@@ -157,20 +157,38 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     frame.values.clear();
     frame.uses.clear();
     if (edges.empty()) return;
-    for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
-    changed_.begin();
-    const auto forward_again = c10::make_scope_exit([&] { changed_.end(); });
     try {
-      torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
+      differentiate(edges, parts);
     } catch (const c10::Error& error) {
-      // One row lies in memory without gaps where the full batch does not: what an operator saves of it may be a view of what has been written to, and a copy at the full batch.
+      // One row lies in memory without gaps where the full batch does not: what an operator saves of it may be a view of what has been written to, and a copy at the full batch. Two rows lie as all do.
       const bool as_plain = frame.rows.count() > 1 || region_.batch_ == 1;
       if (as_plain || std::string_view(error.what_without_backtrace()).find("modified by an inplace operation") == std::string_view::npos) throw;
+      raise_what_two_rows_raise(frame.rows.begin);
       region_.refuse("a tensor that the step read was written to since, and a micro-batch of one row may need it for backward where the full batch has a copy.");
     }
   }
 
  private:
+  void differentiate(const torch::autograd::edge_list& edges, const variable_list& parts) {
+    for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
+    changed_.begin();
+    const auto forward_again = c10::make_scope_exit([&] { changed_.end(); });
+    torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
+  }
+
+  // Nobody uses the gradients: the pass ends in an error in any case.
+  void raise_what_two_rows_raise(int64_t row) {
+    const int64_t begin = std::min(row, region_.batch_ - 2);
+    start_over();
+    std::fill(region_.reached_until_.begin(), region_.reached_until_.end(), begin);
+    written_.counters.clear();
+    region_.drop_first_frame();
+    Frame frame{{begin, begin + 2}, /*grad=*/true, {}, {}, 0, written_.groups.empty() ? nullptr : &written_};
+    const at::AutoGradMode grad(true);
+    region_.run(frame, region_.instructions_.size(), &plan_);
+    back(frame);
+  }
+
   bool stands_by(int64_t begin) const {
     const Frame& first = region_.first_;
     return begin == 0 && written_.groups.empty() && first.next == region_.instructions_.size() &&
