@@ -82,13 +82,27 @@ TEST(Tape, DoesNotHoldWhatCanBeMadeAgain) {
   Tape tape;
   Recorder run(tape);
   const at::Tensor w = parameter({4, 3});
-  const at::Tensor x = at::rand({4, 3});
-  at::Tensor scaled = run.tanh(x);
-  const at::Tensor out = run.add(w, scaled);
-  const TapeValueId id = value_of(tape, scaled);
-  scaled.reset();
+  const at::Tensor x = at::rand({1, 3});
+  at::Tensor repeated = run("aten::repeat", {x, std::vector<int64_t>{4, 1}});
+  const at::Tensor out = run.add(w, repeated);
+  const TapeValueId id = value_of(tape, repeated);
+  repeated.reset();
   EXPECT_FALSE(tape.values()[id].lock().defined());
   EXPECT_TRUE(tape.values()[id].entered);
+}
+
+TEST(Tape, HoldsWhatIsNoLargerThanWhatItIsMadeFrom) {
+  Tape tape;
+  Recorder run(tape);
+  const at::Tensor w = parameter({4, 3});
+  at::Tensor x = at::rand({4, 3}), scaled = run.tanh(x);
+  at::Tensor out = run.add(w, scaled);
+  const TapeValueId id = value_of(tape, scaled);
+  x.reset();
+  scaled.reset();
+  EXPECT_TRUE(tape.values()[id].lock().defined());
+  out.reset();
+  EXPECT_FALSE(tape.values()[id].lock().defined());
 }
 
 struct MuchInUse {

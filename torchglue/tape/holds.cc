@@ -64,9 +64,9 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   find_origins(id, values_[id].version, 0, origins);
   int64_t bytes = 0;
   for (TapeValueId origin : origins) bytes += values_[origin].bytes();
-  // It cannot be made again, what it came of is gone: it is an input like any other. Nor is it worth it where it is smaller than that: labels of a minibatch, picked from a table.
-  const bool is_gone = origins.size() == 1 && origins[0] == id;
-  if (is_gone || values_[id].bytes() < bytes) return hold(id);
+  // It cannot be made again, what it came of is gone: it is an input like any other. Nor is it worth it where it is no larger than that, which may go as well: labels of a minibatch, picked from a
+  // table; images that were scaled.
+  if (values_[id].bytes() <= bytes) return hold(id);
   if (origins.empty() || !affordable(values_[id].lock(), held_for_origins_ + bytes, kShareOfOrigins)) return nullptr;
   held_for_origins_ += bytes;
   auto all = std::make_shared<Hold>();
