@@ -107,8 +107,8 @@ void throw_access_error(const c10::StorageImpl* storage) {
 template <auto& kReal>
 void resize_bytes(c10::StorageImpl* storage, size_t bytes) {
   Session& s = session();
-  const bool koilas = RegionWork::active() || s.converting || c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
-  if (!s.rescue || !s.owned_by_this_thread() || operator_in_progress() || koilas) return kReal(storage, bytes);
+  if (!s.rescue || !s.owned_by_this_thread() || operator_in_progress()) return kReal(storage, bytes);
+  if (RegionWork::active() || s.converting || c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey)) return kReal(storage, bytes);
   const NoRawAccess koila;
   watched_read([&] { materialise_storage(storage); });
   s.pin([&](Tape& tape) { tape.before_resize(storage); });

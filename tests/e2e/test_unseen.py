@@ -16,7 +16,7 @@ import twice
 import unseen
 from harness import HERE, clean_environment, koila_environment
 
-PROGRAMS = {"unseen": unseen.PROGRAMS, "adapters": adapters.PROGRAMS, "packed": packed.PROGRAMS, "parts_of_rows": parts_of_rows.PROGRAMS, "twice": twice.PROGRAMS, "own_functions": own_functions.PROGRAMS, "hooks_inside": hooks_inside.PROGRAMS, "gone_by_then": gone_by_then.PROGRAMS}
+PROGRAMS = {module.__name__: module.PROGRAMS for module in (unseen, adapters, packed, parts_of_rows, twice, own_functions, hooks_inside, gone_by_then)}
 
 
 @pytest.mark.parametrize("file, name", [(file, name) for file, programs in PROGRAMS.items() for name in programs])

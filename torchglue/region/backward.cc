@@ -101,8 +101,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
   }
 
   void run(int64_t begin, int64_t end) override {
-    written_.counters.clear();
-    Frame frame{{begin, end}, /*grad=*/true, {}, {}, 0, written_.groups.empty() ? nullptr : &written_};
+    Frame frame = fresh_frame({begin, end});
     StepSizes::Pass pass(session().sizes, region_.batch_, end - begin, begin == 0);
     if (stands_by(begin)) {
       frame = std::move(region_.first_);
@@ -169,6 +168,11 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
   }
 
  private:
+  Frame fresh_frame(Rows rows) {
+    written_.counters.clear();
+    return {rows, /*grad=*/true, {}, {}, 0, written_.groups.empty() ? nullptr : &written_};
+  }
+
   void differentiate(const torch::autograd::edge_list& edges, const variable_list& parts) {
     for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
     changed_.begin();
@@ -181,9 +185,8 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     const int64_t begin = std::min(row, region_.batch_ - 2);
     start_over();
     std::fill(region_.reached_until_.begin(), region_.reached_until_.end(), begin);
-    written_.counters.clear();
+    Frame frame = fresh_frame({begin, begin + 2});
     region_.drop_first_frame();
-    Frame frame{{begin, begin + 2}, /*grad=*/true, {}, {}, 0, written_.groups.empty() ? nullptr : &written_};
     const at::AutoGradMode grad(true);
     region_.run(frame, region_.instructions_.size(), &plan_);
     back(frame);

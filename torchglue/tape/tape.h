@@ -39,7 +39,8 @@ inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are
 // A tensor that enters the differentiable part without being differentiable itself, and that no operator can make again (input data, labels,
 // random draws), is held by the graph that it enters, through a hook on its node: when the program drops the graph, or the tape is
 // cut at the end of the backward pass, it goes. What operators can make again (positions, frequencies, masks) is not held, but what it is made from
-// is, while all of that stays under a two-hundredth of the memory in use. And 0-dim captures are held, and small ones, see Note [Small things that are gone].
+// is, while all of that stays under a two-hundredth of the memory in use; where it is itself no larger than what is left of that, it is held like an input (labels of a minibatch, images that
+// were scaled), since what it is made from may go. And 0-dim captures are held, and small ones, see Note [Small things that are gone].
 // A weak reference keeps the TensorImpl's address from being reused, and not its memory.
 struct TapeValue {
   explicit TapeValue(c10::weak_intrusive_ptr<c10::TensorImpl> impl) : weak(std::move(impl)) {}
@@ -229,7 +230,8 @@ class Tape {
   void note_write_behind(const at::Tensor& tensor);
   bool may_be_in_graph(TapeValueId id) const;
   void keep_before_write(const at::Tensor& tensor);
-  void keep_copy(TapeValue& value);
+  void keep_copy(TapeValueId id);
+  void part_from_tensor(TapeValue& value);
   void forget_written(const at::Tensor& tensor);
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);

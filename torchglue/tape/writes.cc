@@ -31,6 +31,10 @@ at::Tensor copy_of(const at::Tensor& t) {
   return copy;
 }
 
+bool reads(const TapeOp& op, TapeValueId id) {
+  return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.value == id; });
+}
+
 }  // namespace
 
 // Note [Losses that are added up]
@@ -79,12 +83,17 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
       cut();
       return;
     }
-    if (value.is_capture()) keep_copy(value);
-    index_.erase(value.weak._unsafe_get_target());
-    if (value.is_copied()) continue;
-    value.weak.reset();
-    value.strong.reset();
+    if (value.is_capture()) keep_copy(id);
+    part_from_tensor(value);
   }
+}
+
+// Who reads its tensor from now on reads another value; who read it before has a copy, or makes do without.
+void Tape::part_from_tensor(TapeValue& value) {
+  index_.erase(value.weak._unsafe_get_target());
+  if (value.is_copied()) return;
+  value.weak.reset();
+  value.strong.reset();
 }
 
 // Whether a graph has the value, or may have saved it: then it is what it has become. Any other is made again as it was.
@@ -92,8 +101,7 @@ bool Tape::may_be_in_graph(TapeValueId id) const {
   const TapeValue& value = values_[id];
   if (value.requires_grad || value.differentiable()) return true;
   return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
-    const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return ref.value == id; });
-    return reads && std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
+    return reads(op, id) && std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
   });
 }
 
@@ -105,21 +113,20 @@ bool Tape::may_be_in_graph(TapeValueId id) const {
 void Tape::keep_before_write(const at::Tensor& tensor) {
   const TapeValueId id = find(tensor.unsafeGetTensorImpl());
   if (id == kNoTapeValue || !groups_[values_[id].group].on_capture) return;
-  for (TapeValue& value : values_) {
-    if (value.group == values_[id].group && value.is_capture()) keep_copy(value);
+  for (TapeValueId v = 0; v < values_.size(); ++v) {
+    if (values_[v].group == values_[id].group && values_[v].is_capture()) keep_copy(v);
   }
 }
 
 // Of a capture, where there is room, and operators of the step have read it.
-void Tape::keep_copy(TapeValue& value) {
+void Tape::keep_copy(TapeValueId id) {
+  TapeValue& value = values_[id];
   if (value.requires_grad) return;
   auto impl = value.weak.lock();
   if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) return;  // copied already
   const at::Tensor t(std::move(impl));
   if (version_of(t) != value.version) return;
-  if (!std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
-        return std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& r) { return &values_[r.value] == &value; });
-      })) return;
+  if (std::none_of(ops().begin(), ops().end(), [&](const TapeOp& op) { return reads(op, id); })) return;
   if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) return;
   held_for_origins_ += value.bytes();
   try {
@@ -158,10 +165,7 @@ void Tape::forget_written(const at::Tensor& tensor) {
       cut();
       return;
     }
-    index_.erase(value.weak._unsafe_get_target());
-    if (value.is_copied()) continue;
-    value.weak.reset();
-    value.strong.reset();
+    part_from_tensor(value);
   }
 }
 
