@@ -228,7 +228,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     return run_on_tape(pass, over);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    in_function = s.functions && ran_out_in_python(error);
+    in_function = ran_out_in_python(error) && (s.functions || has_functions(pass.roots));
     ran_out = in_function ? std::current_exception() : kept_exception(error);
   }
   const OutOfMemory oom = describe_out_of_memory(pass.goes_on() ? "autograd.grad" : "backward");

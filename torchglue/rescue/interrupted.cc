@@ -69,7 +69,7 @@ std::vector<AccumulateGrad*> leaves_of(std::vector<Node*> from) {
 }  // namespace
 
 InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad)
-    : keep_graph_(keep_graph), used_up_(!keep_graph || functions), functions_(functions), accumulate_grad_(accumulate_grad) {
+    : keep_graph_(keep_graph), used_up_(!keep_graph || functions), accumulate_grad_(accumulate_grad) {
   std::vector<Node*> outside, hooked;
   leaves_.reserve(tape.ops().size());
   walk_graph(nodes_of(roots), 2 * tape.ops().size(), [&](Node* node) {
@@ -89,6 +89,7 @@ InterruptedPass::InterruptedPass(const Tape& tape, const edge_list& roots, bool 
       hooks_.watch(tape, *node);
       return true;
     });
+    used_up_ = has_functions(roots);
   }
   for (Node* node : outside) {
     outside_.push_back({RegionNode::owner(node), std::make_shared<bool>(false)});
@@ -189,6 +190,15 @@ bool InterruptedPass::served(const Leaf& leaf) {
   return is_served;
 }
 
+bool has_functions(const edge_list& roots) {
+  bool found = false;
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    found |= kind_of(*node) == NodeKind::kOther;
+    return !found;
+  });
+  return found;
+}
+
 bool InterruptedPass::runs_checkpoint_again(const edge_list& roots) const {
   bool found = false;
   walk_graph(nodes_of(roots), [&](Node* node) {
@@ -240,7 +250,7 @@ std::optional<edge_list> InterruptedPass::remaining(const edge_list& roots, cons
   hooks_.check(runs_again, past_);
   if (rest.size() == targets.size()) return outputs;
   // A checkpoint refuses to run in a pass that is limited to some leaves.
-  if (functions_ && runs_checkpoint_again(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");
+  if (runs_checkpoint_again(roots)) throw CannotConvert("some parameters have their gradients already, and the rest cannot be computed alone: the step has a checkpoint in it that uses re-entrant autograd.");
   return rest;
 }
 

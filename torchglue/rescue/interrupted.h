@@ -33,7 +33,7 @@ namespace koila {
 // what the leaf had before the pass.
 class InterruptedPass {
  public:
-  // Before the pass. Watches until stop_watching(). `functions`: there are autograd.Functions in the graph.
+  // Before the pass. Watches until stop_watching(). `functions`: there are autograd.Functions in the graph that the tape knows of.
   InterruptedPass(const Tape& tape, const torch::autograd::edge_list& roots, bool keep_graph, bool functions, bool accumulate_grad);
   ~InterruptedPass() { stop_watching(); }
   InterruptedPass(const InterruptedPass&) = delete;
@@ -86,7 +86,6 @@ class InterruptedPass {
 
   bool keep_graph_;
   bool used_up_;  // a graph is, by its pass: it is freed, or has Functions in it, whose backward may have effects
-  bool functions_;
   bool accumulate_grad_;
   static std::atomic<InterruptedPass*> under_way_;
   InterruptedPass* outer_ = nullptr;
@@ -98,6 +97,9 @@ class InterruptedPass {
   std::vector<std::pair<at::Tensor, torch::autograd::FunctionPreHook*>> leaf_hooks_;
   std::vector<std::pair<NodePtr, uintptr_t>> node_hooks_;
 };
+
+// Whether there are autograd.Functions in the graph, those of earlier steps whose graph was kept included.
+bool has_functions(const torch::autograd::edge_list& roots);
 
 // A leaf that the program has frozen since the forward pass gets no gradient in this pass; a later pass along the same graph, in which it is trained again, would find no edge to it. Throws
 // CannotConvert where there is one.
