@@ -61,6 +61,7 @@ void Region::prune() {
     if (it != capture_index_.end() && it->second == c) capture_index_.erase(it);
     captures_[c].tensor.reset();
     captures_[c].before.reset();
+    captures_[c].there.reset();
   }
 }
 

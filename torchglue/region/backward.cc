@@ -43,7 +43,7 @@ class AsTheyAreNow {
       if (!capture.before.defined() || !capture.tensor.defined()) continue;
       if (version_of(capture.tensor) != capture.version) {
         counted_.push_back(capture.before);
-      } else {
+      } else if (!capture.is_moved()) {
         moved_.push_back({capture.before.variable_data(), capture.before.variable_data().clone(), capture.tensor.variable_data()});
       }
     }

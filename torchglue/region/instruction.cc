@@ -41,13 +41,27 @@ at::Tensor without_base(const at::Tensor& tensor) {
 
 }  // namespace
 
+// Note [Captures that are moved]
+// `parameter.data = other` gives a tensor other memory, and no version tells: averaged weights that a teacher's pass reads, adapters that are merged into them. Operators read what lay there when they joined, and
+// hold it. What plain's backward pass reads of a leaf is what it is by then: see Region::check_captures(). What a region has made gets its memory in other ways.
+void note_memory(Capture& capture) {
+  capture.data = memory_of(capture.tensor);
+  const bool is_made = storage_of(capture.tensor) == nullptr || deferred_registry().find_storage(storage_of(capture.tensor)).first != nullptr;
+  if (is_made || session().fresh_zeros.has(capture.tensor)) {
+    capture.there.reset();
+  } else {
+    capture.there = handle_of(capture.tensor);
+  }
+}
+
 uint32_t Region::capture(const at::Tensor& tensor) {
   if (tensor.requires_grad()) tensor.grad_fn();  // which a view of what was written to makes anew when it is asked for
   const uint32_t version = version_of(tensor);
   auto it = capture_index_.find(tensor.unsafeGetTensorImpl());
   if (it != capture_index_.end()) {
     const Capture& known = captures_[it->second];
-    if (known.version == version && known.requires_grad == tensor.requires_grad() && known.graph == koila::node_of(tensor)) return it->second;
+    const bool moved = !known.before.defined() && known.is_moved();
+    if (known.version == version && known.requires_grad == tensor.requires_grad() && known.graph == koila::node_of(tensor) && !moved) return it->second;
   }
   // The tape must not make something else of it, or of the graph that it hangs on, now that this region reads it.
   if (!session().converting) session().tape.settle(tensor);
@@ -55,13 +69,13 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   const auto id = static_cast<uint32_t>(captures_.size());
   capture_index_.insert_or_assign(tensor.unsafeGetTensorImpl(), id);
   captures_.push_back({without_base(tensor), version, memory_of(tensor), tensor.requires_grad(), -1, {}, koila::node_of(tensor),
-                       c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), foreign_digest(tensor)});
+                       c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), foreign_digest(tensor), false, {}});
   if (const at::Tensor written = written_since().original_of(tensor); written.defined()) {
     let_go_of_region(written);
     captures_[id].before = tensor;
     captures_[id].tensor = without_base(written);
-    captures_[id].data = memory_of(written);
   }
+  note_memory(captures_[id]);
   if (captures_[id].requires_grad && node_ != nullptr) static_cast<RegionNode*>(node_)->add_capture(captures_[id]);
   return id;
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
@@ -46,11 +47,18 @@ struct Capture {
   c10::weak_intrusive_ptr<c10::TensorImpl> of;  // the program's tensor; weak, and so its address is no other's
   uint64_t foreign = 0;          // digest of its memory when it joined, where that is not PyTorch's: see Note [Foreign memory]
   bool lost = false;             // somebody was about to write to it, and there was no room for the copy: nothing that read it can be made again
+  at::Tensor there;              // a handle on the memory that it lay in when it joined: see Note [Captures that are moved]
 
   // What operators read, with the sizes that it had then: transpose_ gives the program's tensor others.
-  const at::Tensor& as_read() const { return before.defined() ? before : tensor; }
+  const at::Tensor& as_read() const { return before.defined() ? before : is_moved() ? there : tensor; }
+  // Whether the program has given it other memory since (`.data = ...`).
+  bool is_moved() const { return there.defined() && storage_of(tensor) != storage_of(there); }
+  const at::Tensor& lying() const { return there.defined() ? there : tensor; }
   bool is_of(const at::Tensor& t) const { return of._unsafe_get_target() == t.unsafeGetTensorImpl(); }
 };
+
+// From now on it is read where it lies now.
+void note_memory(Capture& capture);
 
 // A capture as operators see it: whole, or sliced on use.
 struct Use {

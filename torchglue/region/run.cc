@@ -346,6 +346,9 @@ void Region::catch_up() {
 
 void Region::check_captures(const Schedule& plan) const {
   if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);
+  const auto saves = [&](const Instruction& in) {
+    return may_save_operands(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; });
+  };
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
     for (const Argument& argument : instructions_[i].arguments) {
@@ -354,10 +357,10 @@ void Region::check_captures(const Schedule& plan) const {
         const Capture& capture = captures_[uses_[o.id].capture];
         const bool changed = version_of(capture.tensor) != capture.version;
         if (changed && capture.before.defined()) continue;
-        if (!changed && memory_of(capture.tensor) != capture.data) {  // no error of the program's
+        if (!changed && (capture.is_moved() ? saves(instructions_[i]) : memory_of(capture.tensor) != capture.data)) {  // no error of the program's
           refuse("a tensor that " + instructions_[i].op.schema().name() + " read was given other memory since (.data = ...).");
         }
-        if (!changed && !capture.before.defined() && differs_from(capture.foreign, capture.tensor)) refuse(kWrittenUnseen);
+        if (!changed && !capture.before.defined() && differs_from(capture.foreign, capture.as_read())) refuse(kWrittenUnseen);
         // PyTorch's own error comes from the graph, which knows what it has saved: see Region::before_write(). This write nobody has seen.
         if (changed || capture.lost) refuse("a tensor that " + instructions_[i].op.schema().name() + " read was written to since.");
       }

@@ -34,7 +34,7 @@ bool there_is_room(c10::function_ref<void()> work) {
 }  // namespace
 
 bool Region::captures_storage(const c10::StorageImpl* storage) const {
-  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.tensor) == storage; });
+  return std::any_of(captures_.begin(), captures_.end(), [&](const Capture& c) { return c.tensor.defined() && storage_of(c.lying()) == storage; });
 }
 
 bool Region::concerns_storage(const c10::StorageImpl* storage) const {
@@ -76,7 +76,7 @@ bool Region::shares_memory(ValueId value) const {
 
 void Region::given_memory(const at::Tensor& tensor, const void* before) {
   for (Capture& c : captures_) {
-    if (c.tensor.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && c.data == before) c.data = memory_of(tensor);
+    if (c.tensor.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && c.data == before) note_memory(c);
   }
 }
 
@@ -86,7 +86,7 @@ void Region::before_resize(const c10::StorageImpl* storage) {
 
 void Region::resized(const c10::StorageImpl* storage) {
   for (Capture& c : captures_) {
-    if (c.before.defined() && c.tensor.defined() && storage_of(c.tensor) == storage) c.data = memory_of(c.tensor);
+    if (c.before.defined() && c.tensor.defined() && storage_of(c.tensor) == storage) note_memory(c);
   }
 }
 
@@ -105,9 +105,9 @@ void Region::before_write(const c10::StorageImpl* storage) {
   NoInterceptGuard no_intercept;
   at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
-    if (!capture.tensor.defined() || storage_of(capture.tensor) != storage) continue;
+    if (!capture.tensor.defined() || storage_of(capture.lying()) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
-    if (!capture.before.defined() && !capture.lost) capture.lost = !there_is_room([&] { capture.before = capture.tensor.detach().clone(); });
+    if (!capture.before.defined() && !capture.lost) capture.lost = !there_is_room([&] { capture.before = capture.as_read().detach().clone(); });
   }
 }
 
@@ -136,7 +136,7 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
     if (!capture.before.defined() || written_before[c]) continue;
     capture.tensor = std::exchange(capture.before, at::Tensor());
     capture.version = version_of(capture.tensor);
-    capture.data = memory_of(capture.tensor);
+    note_memory(capture);
   }
   for (ValueId id = 0; id < values_.size(); ++id) {
     if (values_[id].impl != nullptr && lies_there(id)) hand_out_exchanged(id);

@@ -30,6 +30,7 @@
 #include "torchglue/rescue/rewiring.h"
 #include "torchglue/rescue/staying.h"
 #include "torchglue/rescue/tensor_hooks.h"
+#include "torchglue/rescue/trained_again.h"
 #include "torchglue/step/offload.h"
 #include "torchglue/step/session.h"
 
@@ -69,6 +70,7 @@ class Conversion {
     // From here on tensors of the program have no memory, so nothing that can be refused is found out any more: that is what check_convertible() is for. What turns out otherwise than planned (an
     // operator that does not join after all) runs as if the program called it now, which is always right. What there is no room for is served from outside, where rung 2 may; else the whole step is refused.
     const Offload::MustNotFail no_way_back;
+    const TrainedAgain trained(tape_);
     begin_region();
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
       if (!converting_.needed[i]) continue;

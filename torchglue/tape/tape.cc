@@ -61,6 +61,7 @@ TapeValueId Tape::add_value(const at::Tensor& tensor, int32_t producer, int32_t 
   }
   value.version = version_of(tensor);
   value.storage = storage_of(tensor);
+  if (producer == kNoProducer && value.storage != nullptr) value.storage_of_capture = impl->unsafe_storage().getWeakStorageImpl();
   value.requires_grad = tensor.requires_grad();
   value.set_node(tensor);
   value.conjugated = tensor.is_conj();
@@ -108,7 +109,7 @@ bool Tape::may_have_made(const torch::autograd::Node& node) const {
 TapeValueId Tape::look_up(const at::Tensor& tensor) {
   auto it = index_.find(tensor.unsafeGetTensorImpl());
   const torch::autograd::Node* node = node_of(tensor);
-  bool written = false, was_computed = false;
+  bool written = false, was_computed = false, frozen_or_trained = false, moved = false;
   if (it != index_.end()) {
     TapeValue& value = values_[it->second];
     if (!value.exchanged && value.known_node(node) && groups_[value.group].version == version_of(tensor) && value.storage == storage_of(tensor)) {
@@ -122,13 +123,15 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       const bool filled_anew = differs_from(value.foreign, tensor);  // since an operator has read it
       if (value.foreign == 0 && any_exposed()) value.foreign = foreign_digest(tensor);
       if (tensor.requires_grad() == value.requires_grad && !filled_anew) return it->second;
+      frozen_or_trained = value.is_capture() && node == nullptr && !filled_anew;  // since: it is what it was else
     }
+    moved = value.is_capture() && node == nullptr && value.grad_fn == nullptr && value.storage != storage_of(tensor);  // and may be moved back
     written = groups_[value.group].version != version_of(tensor) || value.storage != storage_of(tensor);
     was_computed = tensor.is_leaf() && tensor.requires_grad() && is_computed(value);
   }
   if (node != nullptr && kind_of(*node) == NodeKind::kOther) saw_functions_ = true;
   if (!hangs_on_tape(node) || (!written && bridge(node))) {
-    if (it != index_.end()) let_go(values_[it->second]);
+    if (it != index_.end() && !frozen_or_trained && !moved) let_go(values_[it->second]);
   } else {
     cut();
     record_ = false;  // arguments of the pending call that were looked up before are captures now: begin() repeats the walk
@@ -136,8 +139,8 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
   if (tensor.requires_grad() && tensor.is_leaf() && !was_computed && tensor.layout() == c10::kStrided && parameter_sizes_.find(tensor.sizes()) == parameter_sizes_.end()) {
     parameter_sizes_.insert(tensor.sizes().vec());
   }
-  groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
-  const TapeValueId id = add_value(tensor, kNoProducer, 0, static_cast<uint32_t>(groups_.size() - 1));
+  if (!frozen_or_trained) groups_.push_back({version_of(tensor), /*on_capture=*/true, /*pinned=*/false});
+  const TapeValueId id = add_value(tensor, kNoProducer, 0, frozen_or_trained ? values_[it->second].group : static_cast<uint32_t>(groups_.size() - 1));
   values_[id].was_computed = was_computed;
   return id;
 }

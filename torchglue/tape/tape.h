@@ -52,6 +52,7 @@ struct TapeValue {
   int32_t output = 0;                     // flat output number of the producer
   uint32_t group = 0;                     // storage group
   const void* storage = nullptr;          // for comparison only
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage_of_capture{c10::intrusive_ptr<c10::StorageImpl>()};  // so that the address is no other's
   uint32_t version = 0;                   // version counter when it came to be: a later one shows writes through other views
   c10::SmallVector<int64_t, 5> sizes;
   c10::SmallVector<int64_t, 5> strides;
@@ -79,7 +80,7 @@ struct TapeValue {
   // that was written to, another one.
   bool known_node(const torch::autograd::Node* node) const;
   void set_node(const at::Tensor& tensor);
-  // The tensor, or undefined when the program has dropped it and the tape does not hold it.
+  // The tensor, or undefined when the program has dropped it and the tape does not hold it; a capture also while the program has given it other memory (`.data = ...`).
   at::Tensor lock() const;
   int64_t bytes() const;
   // Whether the program's tensor is there, and in that storage still: it may have got another one, and something else the address of the old.

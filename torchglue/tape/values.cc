@@ -38,9 +38,11 @@ void TapeValue::set_node(const at::Tensor& tensor) {
 }
 
 at::Tensor TapeValue::lock() const {
-  if (strong.defined()) return strong;
+  if (is_copied()) return strong;
   auto impl = weak.lock();
-  return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+  if (!impl) return at::Tensor();
+  at::Tensor t(std::move(impl));
+  return is_capture() && storage != storage_of(t) ? at::Tensor() : t;
 }
 
 bool TapeValue::lies_in(const void* memory) const {
