@@ -35,7 +35,7 @@ struct UndeclaredView : CannotJoin {
 
 // How it lies in memory at the full batch cannot be told.
 struct LayoutUnknown : CannotJoin {
-  const char* what() const noexcept override { return "a result whose order in memory two rows would show, which do not fit"; }
+  const char* what() const noexcept override { return "a result whose order in memory would be shown by a run for which there is no room"; }
 };
 
 struct NotDense : CannotJoin {
@@ -301,10 +301,19 @@ class Region::Joining {
       if (!on_two_rows_) on_two_rows_ = run_for_two_rows();
       if (const at::Tensor two = result_of(*on_two_rows_, result.flat); two.defined() && two.dim() == local.dim()) return dense_strides_like(two, sizes);
     }
-    if (!on_meta_) on_meta_ = layouts_on_meta(call_.op, call_.arguments);
+    if (!on_meta_) on_meta_ = layouts();
     if (static_cast<size_t>(result.flat) > on_meta_->size()) return strides;
     const Layout& meta = (*on_meta_)[static_cast<size_t>(result.flat) - 1];
     return meta.sizes == sizes && may_lie_as(meta, call_.op, local) ? meta.strides : strides;
+  }
+
+  std::vector<Layout> layouts() const {
+    try {
+      return layouts_on_meta(call_.op, call_.arguments);
+    } catch (const std::exception& error) {
+      if (is_out_of_memory(error)) throw LayoutUnknown();
+      throw;
+    }
   }
 
   // One row does not show where the batch dimension lies in memory, and the meta device lays out some results otherwise than a kernel does (a batch norm's, say). Empty where it cannot be run so.

@@ -16,6 +16,7 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/base/tls.h"
+#include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
@@ -52,6 +53,7 @@ std::optional<torch::jit::Stack> run_on_meta(const c10::OperatorHandle& op, at::
     op.callBoxed(stack);
     return stack;
   } catch (const std::exception& error) {
+    if (is_python_interrupt(error) || is_out_of_memory(error)) throw;  // which says nothing about the operator
     forget_python_error(error);
     return std::nullopt;
   }
