@@ -28,6 +28,7 @@ struct OpState {
   bool grad_mode = true;
   bool inference_mode = false;
   bool foreign_hooks = false;  // see Note [Saved-tensor hooks]
+  bool saves_by_hook = false;  // under any: what it saves may be written to, and no version is compared
   c10::ScalarType autocast_cpu = c10::ScalarType::BFloat16;
   c10::ScalarType autocast_cuda = c10::ScalarType::Half;
   int32_t attention = -1;  // what attention may run on, see kinds_of_attention(); -1: not looked at, the operator has none
@@ -36,7 +37,8 @@ struct OpState {
     const auto keys = c10::impl::tls_local_dispatch_key_set();
     const c10::AutogradState& autograd = c10::AutogradState::get_tls_state();
     OpState state{keys.included_, keys.excluded_, autograd.get_grad_mode(), autograd.get_inference_mode()};
-    state.foreign_hooks = state.grad_mode && foreign_saved_tensor_hooks();
+    state.saves_by_hook = state.grad_mode && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty();
+    state.foreign_hooks = state.saves_by_hook && foreign_saved_tensor_hooks();
     state.autocast_cpu = at::autocast::get_autocast_dtype(at::kCPU);
     state.autocast_cuda = at::autocast::get_autocast_dtype(at::kCUDA);
     return state;

@@ -13,4 +13,7 @@ bool compares_what_it_saves(const c10::FunctionSchema& schema);
 // Whether it may save anything at all: then its node does not run a second time once that has been let go. False only where it is known to save nothing, whatever its arguments.
 bool may_save_anything(const c10::FunctionSchema& schema);
 
+// Why a step is refused.
+inline constexpr const char* kSavedByHookAndWritten = "a tensor that an operator under saved-tensor hooks (a checkpoint, save_on_cpu) may have saved was written to since.";
+
 }  // namespace koila

@@ -13,6 +13,7 @@
 
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/oom/events.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/proof.h"
 #include "torchglue/region/boundary_store.h"
@@ -161,7 +162,9 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     } catch (const c10::Error& error) {
       // One row lies in memory without gaps where the full batch does not: what an operator saves of it may be a view of what has been written to, and a copy at the full batch. Two rows lie as all do.
       const bool as_plain = frame.rows.count() > 1 || region_.batch_ == 1;
-      if (as_plain || std::string_view(error.what_without_backtrace()).find("modified by an inplace operation") == std::string_view::npos) throw;
+      if (std::string_view(error.what_without_backtrace()).find("modified by an inplace operation") == std::string_view::npos) throw;
+      if (std::any_of(region_.instructions_.begin(), region_.instructions_.end(), [](const Instruction& in) { return in.state.saves_by_hook; })) region_.refuse(kSavedByHookAndWritten);
+      if (as_plain) throw;
       raise_what_two_rows_raise(frame.rows.begin);
       region_.refuse("a tensor that the step read was written to since, and a micro-batch of one row may need it for backward where the full batch has a copy.");
     }

@@ -102,6 +102,7 @@ namespace {
 OpState state_of(const Region::Call& call, const OpTraits& traits) {
   if (call.state != nullptr) return *call.state;
   OpState state = OpState::current();
+  state.saves_by_hook |= state.grad_mode && session().in_checkpoint;
   if (traits.attention) state.attention = kinds_of_attention();
   return state;
 }

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/flat_hash_map.h>
@@ -258,7 +257,8 @@ class Region : public std::enable_shared_from_this<Region> {
   // writes.cc
   void note_write(const Instruction& in);    // that is about to join
   void forget_write(const Instruction& in);  // that did not join
-  bool saves_folded_copy(const Instruction& in, ValueId id) const;
+  bool saves_copy(const Instruction& in, ValueId id) const;
+  bool is_saved_by_hook(const Instruction& in, ValueId id) const;
   bool lies_in_another(const Frame& frame, uint32_t group) const;
   at::Tensor apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const;
 
@@ -374,7 +374,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<Instruction> instructions_;
   std::vector<Value> values_;
   std::vector<Group> groups_;
-  std::set<uint32_t> written_groups_;  // that an operator of the region writes to in place
+  std::map<uint32_t, bool> written_groups_;  // that an operator of the region writes to in place; whether what hooks have saved of it stays as it is
   std::vector<Capture> captures_;
   ska::flat_hash_map<const c10::TensorImpl*, uint32_t> capture_index_;  // the latest capture of a tensor
   std::vector<Use> uses_;

@@ -153,7 +153,7 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instructi
       local = use_local(frame, operand.id);
       break;
   }
-  if (operand.kind == Operand::Kind::kValue && saves_folded_copy(in, operand.id)) local = local.clone();
+  if (operand.kind == Operand::Kind::kValue && saves_copy(in, operand.id)) local = local.clone();
   if (storage_of(local) != nullptr && memory_of(local) == nullptr && local.numel() > 0 && !local._is_zerotensor()) broken(invariant::kNoKernelSeesDeferred, "an operand of " + in.op.schema().name() + " has no memory");
   if (in.in_float) {
     local = local.to(at::toOpMathType(local.scalar_type()));
@@ -341,7 +341,7 @@ void Region::catch_up() {
   MicroBatchLoop(recovery).once([this] { return micro_batch_; }, [this] {
     if (first_.next < instructions_.size()) run_first_frame();
   });
-  for (uint32_t group : written_groups_) attach_gradients(group);
+  for (const auto& written : written_groups_) attach_gradients(written.first);
 }
 
 void Region::check_captures(const Schedule& plan) const {

@@ -143,11 +143,21 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
   }
 }
 
+// Whether the operator may have saved the operand, or result, by a hook, in a step that writes to it in place afterwards, and outside of the hook's reach.
+bool Region::is_saved_by_hook(const Instruction& in, ValueId id) const {
+  if (!in.state.saves_by_hook || in.in_place || in.gradient || op_traits(in.op).may_view) return false;
+  const auto written = written_groups_.find(values_[id].group);
+  const bool is_result = std::find(in.outputs.begin(), in.outputs.end(), id) != in.outputs.end();
+  return written != written_groups_.end() && written->second && (is_result ? may_save_result(in.op.schema()) : may_save_operands(in.op.schema()));
+}
+
 // Note [Folded copies]
 // A matmul() folds the leading dimensions of what it reads into one. At the full batch that may take a copy, and the copy is what its node saves; of one row it is a view, and
 // a write in place to the value would then be one to what was saved. Where the value is written to in place, a micro-batch's operator is given a copy as well.
-bool Region::saves_folded_copy(const Instruction& in, ValueId id) const {
+// What a checkpoint makes again is not what was written to since either, and no version is compared: there too.
+bool Region::saves_copy(const Instruction& in, ValueId id) const {
   const Value& value = values_[id];
+  if (is_saved_by_hook(in, id)) return true;
   if (written_groups_.count(value.group) == 0 || in.in_place || in.gradient || value.sizes.size() < 3 || !op_traits(in.op).composite || op_traits(in.op).may_view) return false;
   int64_t rows = 1;
   for (size_t d = 0; d + 1 < value.sizes.size(); ++d) rows *= value.sizes[d];
@@ -168,17 +178,20 @@ void Region::note_write(const Instruction& in) {
   const ValueId written = written_by(in);
   if (written == kNoValue) return;
   const uint32_t group = values_[written].group;
-  if (!written_groups_.insert(group).second) return;
-  const auto reads_folded = [&](const Instruction& earlier) {
+  if (!written_groups_.try_emplace(group, !in.state.saves_by_hook).second) return;
+  const auto reads_copy = [&](const Instruction& earlier) {
     for (const Argument& argument : earlier.arguments) {
       for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && values_[o.id].group == group && saves_folded_copy(earlier, o.id)) return true;
+        if (o.kind == Operand::Kind::kValue && values_[o.id].group == group && saves_copy(earlier, o.id)) return true;
       }
     }
     return false;
   };
-  const bool folded = std::any_of(instructions_.begin(), instructions_.end(), reads_folded);
-  if (folded || lies_in_another(first_, group)) drop_first_frame();
+  const auto gives_saved = [&](const Instruction& earlier) {
+    return std::any_of(earlier.outputs.begin(), earlier.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].group == group && is_saved_by_hook(earlier, out); });
+  };
+  const bool apart = std::any_of(instructions_.begin(), instructions_.end(), [&](const Instruction& earlier) { return reads_copy(earlier) || gives_saved(earlier); });
+  if (apart || lies_in_another(first_, group)) drop_first_frame();
 }
 
 void Region::forget_write(const Instruction& in) {
@@ -218,6 +231,9 @@ bool Region::lies_in_another(const Frame& frame, uint32_t group) const {
 
 at::Tensor Region::apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const {
   if (written_groups_.empty() || in.in_place || storage_of(local) == nullptr) return local;
+  const OpStateGuard state(in.state, frame.grad);  // a gradient goes through a copy, too
+  const NoInterceptGuard no_intercept;
+  if (is_saved_by_hook(in, id)) return local.clone();
   const bool written = written_groups_.count(values_[id].group) > 0;
   for (const Argument& argument : in.arguments) {
     for (const Operand& o : argument.operands) {

@@ -19,6 +19,7 @@
 #include "torchglue/region/node.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/successors.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/rescue/call_of_tape.h"
 #include "torchglue/rescue/made_again.h"
 #include "torchglue/rescue/rewiring.h"
@@ -107,6 +108,16 @@ bool is_written_again(const Tape& tape, const Plan& plan, const TapeValue& writt
   return !base->is_view && (placement.is_replicate() || (first->is_view && placement.is_partial()));
 }
 
+// Whether an operator before the `end`th may have saved memory of the group in another way than a graph does, which finds no write to it: see Note [Saved-tensor hooks].
+bool is_saved_by_hook(const Tape& tape, uint32_t group, size_t end) {
+  const auto of_group = [&](TapeValueId v) { return v != kNoTapeValue && tape.values()[v].group == group; };
+  return std::any_of(tape.ops().begin(), tape.ops().begin() + static_cast<std::ptrdiff_t>(end), [&](const TapeOp& op) {
+    if (!tape.state(op.state).saves_by_hook) return false;
+    return (may_save_result(op.op.schema()) && std::any_of(op.outputs.begin(), op.outputs.end(), of_group)) ||
+           (may_save_operands(op.op.schema()) && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return of_group(ref.value); }));
+  });
+}
+
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
@@ -153,6 +164,7 @@ void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
       if (!looks && staying.keeps_data(written->group) && !stays_where_it_is(tape, plan, op)) {
         throw CannotConvert(op.op.schema().name() + " has written in place to a tensor (" + describe(*written) + ") that NumPy or .data may look at, and would write to it again.");
       }
+      if (!looks && !plan.joins[i] && !tape.state(op.state).saves_by_hook && is_saved_by_hook(tape, written->group, i)) throw CannotConvert(kSavedByHookAndWritten);
       const bool by_row = looks || (traits.in_place && plan.joins[i]);
       if (!by_row && !is_written_again(tape, plan, *written)) throw CannotConvert("an operator without a placement rule, " + op.op.schema().name() + ", writes in place to a tensor of the batch.");
     }

@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kWithoutGradientsAtMost = 4096;
 
 bool same_state(const OpState& a, const OpState& b) {
-  return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.foreign_hooks == b.foreign_hooks &&
+  return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.foreign_hooks == b.foreign_hooks && a.saves_by_hook == b.saves_by_hook &&
          a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda && a.attention == b.attention;
 }
 
