@@ -106,8 +106,8 @@ MUTANTS = [
            "    }\n  });\n  if (!op_traits",
            "A region does not hear that what it has read is written to."),
     Mutant("capture_not_copied", "torchglue/region/writes.cc",
-           "capture.before = capture.tensor.detach().clone(); });",
-           "capture.before = capture.tensor.detach(); });",
+           "capture.before = capture.as_read().detach().clone(); });",
+           "capture.before = capture.as_read().detach(); });",
            "What a region has read is kept without a copy when the program writes to it before backward."),
     # ---- views and writes --------------------------------------------------------------------------------------------------------
     Mutant("base_of_a_write_without_gradient", "torchglue/region/join.cc",

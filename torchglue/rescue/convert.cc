@@ -57,10 +57,9 @@ class Conversion {
         keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed, real_.makes(converting_.needed)), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape) { real_.bring(hooks_); }
 
   int64_t convert() {
-    // What a region of this step can go on from joins it.
     Session& s = session();
     const bool ends = s.current && (!s.current->open() || s.current->batch() != plan_.batch || s.current->device() != device_);
-    if (ends || !tape_.bridges().empty()) s.current.reset();  // what lies behind a bridge may be a region's already, and must not join it
+    if (ends || !tape_.bridges().empty()) s.current.reset();  // else what a region of this step can go on from joins it; what lies behind a bridge may be a region's already, and must not
     keep_what_is_read();
     note_last_reads();
     give_up_memory();
