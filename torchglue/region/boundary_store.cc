@@ -116,6 +116,12 @@ bool BoundaryStore::may_go(const c10::StorageImpl* storage) const {
   return kept != known_.end() && !kept->second.in_place && in_memory(*storage);
 }
 
+bool BoundaryStore::is_one(const c10::StorageImpl* storage) {
+  const std::lock_guard lock(mutex_);
+  const auto kept = known_.find(storage);
+  return kept != known_.end() && !kept->second.in_place;
+}
+
 void BoundaryStore::step() {
   pressed_ = std::max(0, pressed_ - 1);
   step_outside();

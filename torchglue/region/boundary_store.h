@@ -51,6 +51,8 @@ class BoundaryStore {
 
   // What there is of them.
   BoundaryBytes bytes(int device_number);
+  // Whether it is one, which may be moved or let go of: then it is held by who reads it, and by nobody else.
+  bool is_one(const c10::StorageImpl* storage);
   // Whether it lies outside.
   bool outside(const c10::StorageImpl* storage) const;
   // A step is over.

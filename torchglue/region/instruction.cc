@@ -13,6 +13,7 @@
 #include "torchglue/proof/invariants.h"
 #include "torchglue/proof/key.h"
 #include "torchglue/proof/proof.h"
+#include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/half_sums.h"
 #include "torchglue/region/node.h"
@@ -46,7 +47,8 @@ at::Tensor without_base(const at::Tensor& tensor) {
 // hold it. What plain's backward pass reads of a leaf is what it is by then: see Region::check_captures(). What a region has made gets its memory in other ways.
 void note_memory(Capture& capture) {
   capture.data = memory_of(capture.tensor);
-  const bool is_made = storage_of(capture.tensor) == nullptr || deferred_registry().find_storage(storage_of(capture.tensor)).first != nullptr;
+  const c10::StorageImpl* storage = storage_of(capture.tensor);
+  const bool is_made = storage == nullptr || boundaries().is_one(storage) || deferred_registry().awaits_value(storage);
   if (is_made || session().fresh_zeros.has(capture.tensor)) {
     capture.there.reset();
   } else {
