@@ -47,6 +47,7 @@ at::Tensor TapeValue::lock() const {
 
 bool TapeValue::lies_in(const void* memory) const {
   if (storage != memory) return false;
+  if (is_capture() && !storage_of_capture.expired()) return true;  // also while its tensor has other memory: it may get this one back
   const auto impl = weak.lock();
   return impl && storage_of(at::Tensor(impl)) == memory;
 }

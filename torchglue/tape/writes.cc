@@ -125,7 +125,7 @@ void Tape::keep_copy(TapeValueId id) {
   auto impl = value.weak.lock();
   if (!impl || (value.strong.defined() && value.strong.unsafeGetTensorImpl() != impl.get())) return;  // copied already
   const at::Tensor t(std::move(impl));
-  if (version_of(t) != value.version) return;
+  if (version_of(t) != value.version || storage_of(t) != value.storage) return;
   if (std::none_of(ops().begin(), ops().end(), [&](const TapeOp& op) { return reads(op, id); })) return;
   if (!affordable(t, held_for_origins_ + value.bytes(), kShareOfOrigins)) return;
   held_for_origins_ += value.bytes();
