@@ -51,11 +51,11 @@ const char* reason_to_stay_out(c10::DispatchKeySet keys, at::ArrayRef<c10::IValu
   return any_of_python(arguments) ? "it happened in a tensor subclass (__torch_dispatch__), which gives operators another meaning." : nullptr;
 }
 
-// What the call writes to and counts no version up for: the running statistics of a norm, or what a fused optimizer updates.
+// What the call writes to, and may count no version up for: the running statistics of a norm, what a fused optimizer updates, what has a version of its own (`.data`).
 std::vector<at::Tensor> written_silently(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   if (op_traits(op).silent_effect) return running_statistics(op.schema(), arguments);
   std::vector<at::Tensor> written;
-  if (op_traits(op).fused) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { written.push_back(t); });
+  if (op_traits(op).fused || op_traits(op).writes) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { written.push_back(t); });
   return written;
 }
 

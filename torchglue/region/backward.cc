@@ -355,7 +355,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   make_full(held);
   for (const Held& h : held) keep.push_back(h.base);
   const Schedule plan = schedule(keep);
-  check_captures(plan);
+  check_captures(plan, /*in_backward=*/true);
   check_moved(plan);
   verify(plan);
   Proof proof(*this, plan, keep);

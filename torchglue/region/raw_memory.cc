@@ -57,9 +57,18 @@ void RawMemory::note(const c10::TensorImpl& tensor, bool unseen) {
   c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   if (storage->device_type() != c10::DeviceType::CPU || storage->nbytes() == 0) return;
   fresh_ = true;
-  if (find(storage) != nullptr) return;
+  if (Block* known = find(storage); known != nullptr) {
+    if (unseen && !known->behind) {
+      known->written |= known->changed(*storage);
+      known->version.reset();
+      known->digest = digest_of(*storage);
+      known->behind = true;
+    }
+    return;
+  }
   blocks_.erase(std::remove_if(blocks_.begin(), blocks_.end(), [](const Block& b) { return b.storage.expired() && !b.written; }), blocks_.end());
   Block block{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), digest_of(*storage), std::nullopt, 0};
+  block.behind = unseen;
   if (!unseen && !const_cast<c10::TensorImpl&>(tensor).is_inference()) {
     block.version = tensor.version_counter();
     block.at_version = block.version->current_version();
@@ -103,11 +112,11 @@ bool RawMemory::changed(const std::function<bool(const c10::StorageImpl*)>& conc
 }
 
 void RawMemory::begin_silent_write(const at::Tensor& t) {
-  if (Block* block = find(storage_of(t)); block != nullptr) block->written = block->changed(*storage_of(t));
+  if (Block* block = find(storage_of(t)); block != nullptr && !block->behind) block->written = block->changed(*storage_of(t));
 }
 
 void RawMemory::end_silent_write(const at::Tensor& t) {
-  if (Block* block = find(storage_of(t)); block != nullptr) block->digest = digest_of(*storage_of(t));
+  if (Block* block = find(storage_of(t)); block != nullptr && !block->behind) block->digest = digest_of(*storage_of(t));
 }
 
 // A thread that Python has joined has still to end, and gives what it leaves its value at its very end.

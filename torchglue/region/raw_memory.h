@@ -47,6 +47,7 @@ class RawMemory {
     std::optional<c10::VariableVersion> version;  // that operators count up
     uint32_t at_version = 0;
     bool written = false;  // a look has found it
+    bool behind = false;   // an operator writes to it behind what the step has made there, and that is to be found: see note_write_behind()
 
     bool changed(const c10::StorageImpl& now) const;
   };
@@ -58,7 +59,8 @@ class RawMemory {
 
 RawMemory& raw_memory();
 
-// While an operator writes (to running statistics, say) and counts no version up: what the program wrote before is found, what is written now is not its doing.
+// While an operator writes and does not count up the version that was noted (to running statistics, or through `.data`): what the program wrote through its pointer before is found, and who read
+// the memory has been told of what is written now.
 class SilentWrite {
  public:
   explicit SilentWrite(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {

@@ -300,7 +300,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void send_out(const at::Tensor& full, const Placement& placement, Rows rows, const at::Tensor& part);
   at::Tensor slice_of_use(uint32_t use, Rows rows) const;
   void fill(const Held& held);
-  void check_captures(const Schedule& plan) const;
+  void check_captures(const Schedule& plan, bool in_backward = false) const;
   bool is_read_there(const c10::StorageImpl* storage) const;
   // Of a backward pass.
   void check_moved(const Schedule& plan) const;

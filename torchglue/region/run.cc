@@ -344,10 +344,12 @@ void Region::catch_up() {
   for (const auto& written : written_groups_) attach_gradients(written.first);
 }
 
-void Region::check_captures(const Schedule& plan) const {
+// `in_backward`: what operators save is read, and not only what they give.
+void Region::check_captures(const Schedule& plan, bool in_backward) const {
   if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);
+  for (size_t i = 0; i < instructions_.size(); ++i) in_backward |= instructions_[i].gradient && plan.needed[i];
   const auto saves = [&](const Instruction& in) {
-    return may_save_operands(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; });
+    return in_backward && may_save_operands(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; });
   };
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;
