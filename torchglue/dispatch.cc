@@ -17,6 +17,7 @@
 #include "torchglue/oom/events.h"
 #include "torchglue/oom/oom.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/saved.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/plan/decide.h"
@@ -146,10 +147,12 @@ class LazyCall {
   void begin() {
     Session& s = session();
     if (c10::AutogradState::get_tls_state().get_grad_mode()) check_quiet_writes();
+    if (s.in_checkpoint != nullptr && s.tape.has_effect(op_, arguments_, *s.in_checkpoint)) refuse_split_step(describe_out_of_memory(op_.schema().name()), kEffectInCheckpoint, s.batch_in_use());
     if (traits_.writes || traits_.silent_effect) settle_writes(op_, arguments_);
     const int64_t named = s.named.any() ? take_named_seeds(op_, arguments_) : 0;
-    if (s.lazy()) guess_seed(op_, arguments_);
-    if (!s.signatures.empty() && !traits_.writes) mark_learned_seeds(op_, arguments_, named);
+    const bool runs_again = NoSavedTensorHooksGuard::active() && s.tape.effects_under_hooks();  // with what follows: see Note [Effects in a checkpoint]
+    if (s.lazy() && !runs_again) guess_seed(op_, arguments_);
+    if (!s.signatures.empty() && !traits_.writes && !runs_again) mark_learned_seeds(op_, arguments_, named);
     under_foreign_hooks_ = c10::AutogradState::get_tls_state().get_grad_mode() && foreign_saved_tensor_hooks();
   }
 

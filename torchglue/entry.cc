@@ -141,7 +141,8 @@ void in_child() {
     new (&s.proven) ProvenCalls;
     new (&s.updated) decltype(s.updated);
     new (&s.run_whole) decltype(s.run_whole);
-    s.converting = s.forward_again = s.in_checkpoint = s.functions = false;
+    s.converting = s.forward_again = s.functions = false;
+    s.in_checkpoint = nullptr;
   }
   new (&s.tape) Tape;
   new (&s.outer_tapes) std::vector<Tape>;

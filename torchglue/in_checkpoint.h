@@ -22,7 +22,7 @@ struct InCheckpoint {
   }
 
   NoSavedTensorHooksGuard no_hooks;
-  const bool before = std::exchange(session().in_checkpoint, true);
+  const at::impl::SavedTensorDefaultHooksTLS* const before = std::exchange(session().in_checkpoint, &no_hooks.hooks());
 };
 
 }  // namespace koila

@@ -44,7 +44,7 @@ constexpr Remedy kRemedies[] = {
     {"autograd.grad asks",
      "ask for gradients of parameters, of inputs, or of hidden values that are split by rows; else a smaller batch"},
     {"inside a checkpoint",
-     "take the batch norm out of the checkpoint, or leave the checkpoint out: micro-batches keep less for backward in any case"},
+     "take the batch norm, or what updates the buffer or draws, out of the checkpoint, or leave the checkpoint out: micro-batches keep less for backward in any case"},
     {"saved-tensor hook",
      "leave saved_tensors_hooks out of the step: micro-batches keep less for backward in any case"},
     {"has computed nothing yet",

@@ -70,11 +70,12 @@ uint64_t digest_of(const void* memory, size_t bytes, size_t samples) {
 
 uint64_t foreign_digest(const at::Tensor& tensor) {
   c10::StorageImpl* storage = storage_of(tensor);
-  if (storage == nullptr || tensor.requires_grad()) return 0;
+  if (storage == nullptr) return 0;
   constexpr size_t kSamples = 1024;
   const at::DataPtr& memory = storage->_mutable_data_ptr_no_checks();
   if (memory.get() == nullptr) return 0;  // it was given back, or its value could not be made
-  return is_foreign(memory) || (memory.device().is_cpu() && exposed().has(storage)) ? digest_of(memory.get(), storage->nbytes(), kSamples) | 1 : 0;
+  if (memory.device().is_cpu() && exposed().has(storage)) return digest_of(memory.get(), storage->nbytes()) | 1;
+  return !tensor.requires_grad() && is_foreign(memory) ? digest_of(memory.get(), storage->nbytes(), kSamples) | 1 : 0;
 }
 
 bool differs_from(uint64_t digest, const at::Tensor& tensor) {

@@ -13,12 +13,12 @@ namespace koila {
 // where the graph has saved the tensor itself; a step that is made again would read the next batch everywhere. So a digest is taken when the step reads such a tensor, and a step whose
 // data has another one by the time that it is split, or made again, is refused. Of large memory it is one of samples: a batch that is filled anew differs in some of them.
 // PyTorch's own memory is foreign from the moment that NumPy or DLPack is given its address (`t.numpy()`, `torch.from_dlpack(t)`: a second tensor, whose version is not the first one's), until
-// an operator writes to it that counts no version up.
+// an operator writes to it that counts no version up. What is written there may be one weight of many (finite differences): the digest is one of all words.
 
 // Of all words of the memory, or of about so many `samples` that lie evenly in it.
 uint64_t digest_of(const void* memory, size_t bytes, size_t samples = SIZE_MAX);
 
-// 0 where the memory is PyTorch's own. Parameters are not looked at: what is loaded from a file is often mapped, and nobody fills it anew.
+// 0 where the memory is PyTorch's own. Parameters are looked at only where NumPy or DLPack was given them: what is loaded from a file is often mapped, and nobody fills it anew.
 uint64_t foreign_digest(const at::Tensor& tensor);
 
 // Whether the memory that had this digest (0: none was taken) has another one now.

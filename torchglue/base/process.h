@@ -1,6 +1,7 @@
 // What koila knows of the process that it is in, and where the step under way is. Everything below the regions needs no more than this.
 #pragma once
 
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/Device.h>
 
 #include <atomic>
@@ -39,7 +40,7 @@ struct Moment {
   bool converting = false;     // operators of a step on the tape are run again: nothing is recorded
   bool forward_again = false;  // and that forward pass is one whose backward pass ran out: cut into stages as one that runs out itself
   int engine_depth = 0;        // nested Engine::execute calls of the owner's step
-  bool in_checkpoint = false;  // the call came under saved-tensor hooks, which are off for the moment
+  const at::impl::SavedTensorDefaultHooksTLS* in_checkpoint = nullptr;  // the call came under these saved-tensor hooks, which are off for the moment
   bool functions = false;      // the step has autograd.Functions in it, and its backward is watched for steps within
   bool had_backward = false;
 };

@@ -1,6 +1,7 @@
 // Whose saved-tensor hooks are on.
 #pragma once
 
+#include <ATen/SavedTensorHooks.h>
 #include <c10/util/python_stub.h>
 
 namespace koila {
@@ -13,6 +14,10 @@ namespace koila {
 
 // Whether the hooks in force are not torch's own. False when there are none. May take Python's lock.
 bool foreign_saved_tensor_hooks();
+
+// Whether they are those of a checkpoint, which runs its function again in backward; and of one that then draws other random numbers (preserve_rng_state=False). May take Python's lock.
+bool is_of_checkpoint(const at::impl::SavedTensorDefaultHooksTLS& hooks);
+bool draws_anew_in_checkpoint(const at::impl::SavedTensorDefaultHooksTLS& hooks);
 
 // Whether torch itself defines the function, which is one that packs. With Python's lock; leaves no error.
 bool is_hook_of_torch(PyObject* function);

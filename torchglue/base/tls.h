@@ -77,6 +77,7 @@ class NoSavedTensorHooksGuard {
   NoSavedTensorHooksGuard(const NoSavedTensorHooksGuard&) = delete;
   NoSavedTensorHooksGuard& operator=(const NoSavedTensorHooksGuard&) = delete;
 
+  const at::impl::SavedTensorDefaultHooksTLS& hooks() const { return saved_; }
   static bool active() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
 
  private:

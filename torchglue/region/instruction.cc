@@ -63,7 +63,7 @@ uint32_t Region::capture(const at::Tensor& tensor) {
   if (it != capture_index_.end()) {
     const Capture& known = captures_[it->second];
     const bool moved = !known.before.defined() && known.is_moved();
-    if (known.version == version && known.requires_grad == tensor.requires_grad() && known.graph == koila::node_of(tensor) && !moved) return it->second;
+    if (known.version == version && known.requires_grad == tensor.requires_grad() && known.graph == koila::node_of(tensor) && !moved && !differs_from(known.foreign, tensor)) return it->second;
   }
   // The tape must not make something else of it, or of the graph that it hangs on, now that this region reads it.
   if (!session().converting) session().tape.settle(tensor);
@@ -104,7 +104,7 @@ namespace {
 OpState state_of(const Region::Call& call, const OpTraits& traits) {
   if (call.state != nullptr) return *call.state;
   OpState state = OpState::current();
-  state.saves_by_hook |= state.grad_mode && session().in_checkpoint;
+  state.saves_by_hook |= state.grad_mode && session().in_checkpoint != nullptr;
   if (traits.attention) state.attention = kinds_of_attention();
   return state;
 }

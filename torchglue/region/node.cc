@@ -183,6 +183,7 @@ void Region::lose_handed_out() {
 // slice, a sum) runs again for another loss, and one that the pass did not come by, or that was kept, for the first time. So it is in a region, operator by operator.
 // It lives on for what gradients may still be asked of; and for what the program holds and nobody has read, when the pass ran out of memory or
 // the program dropped its graph without a backward pass: a tensor that was handed out never loses the way to its value. Otherwise everything is let go.
+// A pass within another may be one over a part of what the other comes to next: see consume_ends().
 void Region::backward_done() {
   bury_dead();
   for (size_t i : std::exchange(pass_, {})) {
@@ -190,6 +191,7 @@ void Region::backward_done() {
   }
   std::vector<ValueId> used_up;
   bool more = false;
+  if (PassEdges::is_within_another()) consume_ends();
   for (ValueId id = 0; id < values_.size(); ++id) {
     const Value& value = values_[id];
     if ((value.impl == nullptr && !value.consumed) || !value.requires_grad) continue;
@@ -209,6 +211,20 @@ void Region::backward_done() {
     return;
   }
   release();
+}
+
+// A Function's backward may differentiate a graph that its forward has made, out of operators of the region that its own result hangs on. Its node has no operator that would have told of it.
+void Region::consume_ends() {
+  std::vector<char> read(values_.size(), 0);
+  for (const Instruction& in : instructions_) {
+    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+    for (const Argument& argument : in.arguments) {
+      for (const Operand& o : argument.operands) {
+        if (o.kind == Operand::Kind::kValue) read[o.id] = 1;
+      }
+    }
+  }
+  for (ValueId id = 0; id < values_.size(); ++id) values_[id].consumed |= values_[id].requires_grad && !values_[id].used_up && !read[id];
 }
 
 // What has its value is an ordinary tensor from now on; what only it was made from goes.

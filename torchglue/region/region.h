@@ -302,8 +302,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void fill(const Held& held);
   void check_captures(const Schedule& plan, bool in_backward = false) const;
   bool is_read_there(const c10::StorageImpl* storage) const;
-  // Of a backward pass.
-  void check_moved(const Schedule& plan) const;
+  void check_moved(const Schedule& plan) const;  // of a backward pass
 
   // proof/rules.cc
   // Puts the rules of the operators in `plan` to the test; refuses when one is wrong.
@@ -323,6 +322,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void check_counts(const std::vector<Held>& held);
   void lose_handed_out();
   void let_go_of_used_up(const std::vector<ValueId>& values);
+  void consume_ends();
   // A micro-batch's graph has come to the use, with a gradient or without.
   void reached(uint32_t use, Rows rows);
 

@@ -121,7 +121,7 @@ bool is_saved_by_hook(const Tape& tape, uint32_t group, size_t end) {
 // Whether conversion can succeed; throws CannotConvert when not. Reads only.
 void check_convertible(const Tape& tape, const Plan& plan, Graphs graphs) {
   if (tape.effects_under_hooks()) {
-    throw CannotConvert("the step updates running statistics, or another buffer, inside a checkpoint or other saved-tensor hooks, which would do so again in backward.");
+    throw CannotConvert(kEffectInCheckpoint);
   }
   check_old_graph(tape, plan, graphs);
   const MadeAgain real(tape, plan, graphs);

@@ -325,9 +325,6 @@ constexpr Stage kStages[] = {
 bool run_staged(const c10::OperatorHandle& op, torch::jit::Stack* stack, const OpCall& call, const std::shared_ptr<Region>& region) {
   const std::string& name = op.schema().name();
   const auto arguments = torch::jit::last(*stack, call.args().size());
-  if (op_traits(op).silent_effect && session().in_checkpoint && !running_statistics(op.schema(), arguments).empty()) {
-    refuse_split_step(describe_out_of_memory(name), "the step updates running statistics inside a checkpoint, which would do so once more in backward.", region->batch());
-  }
   if (arguments[0].toTensor().numel() == 0) return false;  // micro-batches would show no entry to whoever looks on
   const auto* stage = std::find_if(std::begin(kStages), std::end(kStages), [&](const Stage& s) { return s.name == name; });
   const size_t results = op.schema().returns().size();

@@ -173,6 +173,8 @@ class Tape {
   bool is_current(TapeValueId value) const { return find(values_[value].weak._unsafe_get_target()) == value; }
   // Whether the step wrote to captures while saved-tensor hooks were on.
   bool effects_under_hooks() const { return effects_under_hooks_; }
+  // Whether the call, under these hooks, does more than give its results, and once more in backward; see Note [Effects in a checkpoint].
+  bool has_effect(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const at::impl::SavedTensorDefaultHooksTLS& hooks) const;
   // See Note [A step within a backward pass].
   bool replay() const { return replay_; }
   // Whether this call's random draws stay the full batch's.
@@ -235,7 +237,6 @@ class Tape {
   void part_from_tensor(TapeValue& value);
   void forget_written(const at::Tensor& tensor);
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
-  void note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments);
   TapeValueId look_up(const at::Tensor& tensor);
   bool is_computed(const TapeValue& value) const;
   bool find_bridges(torch::autograd::Node* node, const std::vector<char>& passable, std::vector<Bridge>& found) const;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torchglue/base/foreign_memory.h"
+#include "torchglue/base/saved_hooks.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/saved.h"
@@ -179,7 +180,7 @@ void Tape::begin_writes(const c10::OperatorHandle& op, const OpTraits& traits, a
       if (!t.is_inference()) written_.emplace_back(t, version_of(t));
     });
   }
-  if ((traits.writes || traits.silent_effect) && NoSavedTensorHooksGuard::active()) note_effect(traits, arguments);
+  if (!effects_under_hooks_ && NoSavedTensorHooksGuard::active()) effects_under_hooks_ = has_effect(op, arguments, at::SavedTensorDefaultHooks::get_tls_state());
   silent_.clear();
   if (!traits.silent_effect) return;
   if (uses_batch_statistics(op.schema(), arguments)) silent_ = running_statistics(op.schema(), arguments);
@@ -196,17 +197,19 @@ void Tape::commit_writes() {
   written_.clear();
 }
 
-// Note [Effects under saved-tensor hooks]
-// A checkpoint runs its part of the model again in backward, with whatever effects that has: a batch norm's statistics move twice. In
-// micro-batches it would not be run again, so such a step stays as it is.
-void Tape::note_effect(const OpTraits& traits, at::ArrayRef<c10::IValue> arguments) {
-  bool effect = traits.silent_effect;
+// Note [Effects in a checkpoint]
+// A checkpoint runs its part of the model again in backward, with whatever effects that has: a batch norm's statistics move twice, and what it draws without preserve_rng_state is drawn
+// anew. In micro-batches it would not be run again, so such a step stays as it is.
+bool Tape::has_effect(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const at::impl::SavedTensorDefaultHooksTLS& hooks) const {
+  const OpTraits& traits = op_traits(op);
+  if (traits.random && draws_anew_in_checkpoint(hooks)) return true;
+  bool effect = traits.silent_effect && uses_batch_statistics(op.schema(), arguments) && !running_statistics(op.schema(), arguments).empty();
   for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
     if (!traits.writes || i > 0 || t.requires_grad()) return;
     const TapeValueId known = find(t.unsafeGetTensorImpl());
     effect |= known == kNoTapeValue || groups_[values_[known].group].on_capture;
   });
-  effects_under_hooks_ |= effect;
+  return effect && is_of_checkpoint(hooks);
 }
 
 // Note [Collectives on the tape]
