@@ -86,7 +86,7 @@ bool is_ordinary(c10::DispatchKeySet keys, const OpTraits& traits, at::ArrayRef<
   const Session& s = session();
   if (!s.rescue || s.converting || s.engine_depth > 0 || lazy_possible() || s.meets_cuda() || s.capturing() || s.runtime->settings->stacks != 0 || late_updates().any()) return false;
   if (!follows_this_thread() || keys.has_any(kStayOut) || NoSavedTensorHooksGuard::active() || raw_memory().is_fresh() || raw_memory().any() || written_since().any()) return false;
-  if (traits.random || traits.silent_effect || traits.collective || traits.forward_mode || traits.foreach) return false;
+  if (traits.random || traits.opaque || traits.silent_effect || traits.collective || traits.forward_mode || traits.foreach) return false;
   if (any_of_python(arguments) || is_elsewhere(keys, arguments)) return false;
   if (keys.has_any(c10::autocast_dispatch_keyset)) SeenInStep::note(seen_in_step.autocast);
   return true;

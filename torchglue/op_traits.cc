@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
+#include "runtime/fork_lock.h"
 #include "torchglue/base/hot.h"
 #include "torchglue/base/process.h"
 #include "torchglue/operators/collective.h"
@@ -31,6 +35,28 @@ bool is_packed_layer(const c10::FunctionSchema& schema) {
   if (schema.overload_name() != "data") return false;
   const std::string& name = schema.name();
   return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu";
+}
+
+// Operators that have drawn without saying so, by name. Any thread.
+class Drawing {
+ public:
+  void add(const c10::OperatorHandle& op) {
+    const std::lock_guard lock(mutex_);
+    names_.insert(c10::toString(op.operator_name()));
+  }
+  bool has(const c10::OperatorHandle& op) const {
+    const std::lock_guard lock(mutex_);
+    return !names_.empty() && names_.count(c10::toString(op.operator_name())) > 0;
+  }
+
+ private:
+  mutable ForkLock mutex_;
+  std::set<std::string> names_;
+};
+
+Drawing& drawing() {
+  static auto* ops = new Drawing;  // never destroyed: operators run while a thread ends
+  return *ops;
 }
 
 OpTraits examine(const c10::OperatorHandle& op) {
@@ -77,7 +103,8 @@ OpTraits examine(const c10::OperatorHandle& op) {
     traits.silent_effect |= schema.name() == name;
   }
   traits.forward_mode = schema.name() == "aten::_make_dual";
-  traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.random = (traits.rule != nullptr && (traits.rule->flags & kRandom) != 0) || op.hasTag(at::Tag::nondeterministic_seeded) || drawing().has(op);
+  traits.opaque = traits.rule == nullptr && !traits.random && !schema.name().starts_with("aten::");
   traits.metadata = op.hasTag(at::Tag::inplace_view);
   traits.pointwise = op.hasTag(at::Tag::pointwise);
   traits.makes_zeros = schema.overload_name().empty() && (schema.name() == "aten::zeros" || schema.name() == "aten::new_zeros" || schema.name() == "aten::zeros_like");
@@ -90,19 +117,19 @@ OpTraits examine(const c10::OperatorHandle& op) {
   return traits;
 }
 
-std::atomic<uint32_t> deregistrations{0};
+std::atomic<uint32_t> changes{0};  // operators that are not what they were
 
 // An operator that is defined anew (a notebook's cell run again) may lie where the old one lay.
 class Deregistrations : public c10::OpRegistrationListener {
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
-  void onOperatorDeregistered(const c10::OperatorHandle&) override { deregistrations.fetch_add(1, std::memory_order_release); }
+  void onOperatorDeregistered(const c10::OperatorHandle&) override { changes.fetch_add(1, std::memory_order_release); }
 };
 
 // One small cache per thread: no lock on the way of every operator. The few hundred operators that a program uses are found by a look at one slot.
 class Cache {
  public:
   const OpTraits& find(const c10::OperatorHandle& op) {
-    const uint64_t now = (uint64_t{user_rules_version()} << 32) | deregistrations.load(std::memory_order_acquire);
+    const uint64_t now = (uint64_t{user_rules_version()} << 32) | changes.load(std::memory_order_acquire);
     if (now != version_) forget(now);
     const void* key = &op.schema();
     Slot& slot = near_[reinterpret_cast<uintptr_t>(key) * 0x9e3779b97f4a7c15 >> (64 - kSlotBits)];
@@ -144,6 +171,11 @@ KOILA_HOT thread_local Cache* cache = nullptr;  // never destroyed: operators ru
 const OpTraits& op_traits(const c10::OperatorHandle& op) {
   if (cache == nullptr) cache = new Cache;
   return cache->find(op);
+}
+
+void note_draws(const c10::OperatorHandle& op) {
+  drawing().add(op);
+  changes.fetch_add(1, std::memory_order_release);
 }
 
 OpCall call_of(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, int64_t batch) {

@@ -27,6 +27,7 @@ struct OpTraits {
   bool gives_memory = false;  // its arguments have other memory afterwards, with the same values in it
   bool forward_mode = false;  // makes a dual tensor
   bool random = false;        // may draw from a generator
+  bool opaque = false;        // not PyTorch's own, and nobody has said what it does
   bool metadata = false;      // what it writes of a tensor is its sizes, or its graph, and no memory (detach_, t_)
   bool silent_effect = false; // updates running statistics without saying so in its schema
   bool pointwise = false;     // f(a, b, ...) element by element
@@ -43,6 +44,9 @@ struct OpTraits {
 
 // Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.
 const OpTraits& op_traits(const c10::OperatorHandle& op);
+
+// An opaque operator has drawn from a generator, and no tag of it says so: from now on it is random.
+void note_draws(const c10::OperatorHandle& op);
 
 // The operator that makes the view which this one would have its argument become (unsqueeze of unsqueeze_), see Note [Changes of metadata]. Nothing where it does something else, too.
 std::optional<c10::OperatorHandle> view_instead(const c10::OperatorHandle& op);

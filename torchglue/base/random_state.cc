@@ -32,4 +32,13 @@ void RandomState::restore() const {
   }
 }
 
+bool RandomState::has_moved() const {
+  if (!on_cpu_) return generator_.unsafeGetGeneratorImpl()->get_offset() != elsewhere_.unsafeGetGeneratorImpl()->get_offset();
+  at::Generator generator = generator_;
+  auto* now = at::check_generator<at::CPUGeneratorImpl>(generator);
+  const auto before = on_cpu_->engine.data(), after = now->engine().data();
+  return before.next_ != after.next_ || before.left_ != after.left_ || before.state_ != after.state_ || on_cpu_->next_float != now->next_float_normal_sample() ||
+         on_cpu_->next_double != now->next_double_normal_sample();
+}
+
 }  // namespace koila

@@ -17,6 +17,8 @@ class RandomState {
   explicit RandomState(at::Generator generator);
   explicit RandomState(at::Device device);  // its default generator
   void restore() const;
+  // Whether anything has been drawn since.
+  bool has_moved() const;
   const at::Generator& generator() const { return generator_; }
 
  protected:

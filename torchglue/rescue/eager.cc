@@ -171,6 +171,12 @@ struct Before {
 
   // What it drew before it failed would be drawn twice.
   bool may_retry(const OpTraits& traits) const { return (!traits.writes || written) && (!traits.random || random); }
+  // The call has come through. Of an opaque operator it shows only now whether it draws.
+  void settle_draws(const c10::OperatorHandle& op) {
+    if (!random || !op_traits(op).opaque) return;
+    if (random->has_moved()) return note_draws(op);
+    random.reset();
+  }
 };
 
 // The call ran out: its results are on the stack afterwards. Throws where nothing helps.
@@ -179,6 +185,7 @@ void recover(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit
   const OpTraits& traits = op_traits(op);
   LeftByFailure left(op, arguments.values(), before.random, before.statistics);
   if (before.may_retry(traits) && retry(op, keys, stack, arguments, before.written, before.statistics, before.random, packs)) {
+    before.settle_draws(op);
     return finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()), before.random);
   }
   try {
@@ -203,7 +210,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   if (grad_mode) s.offload.on_gradients();
   Before before;
-  if (traits.random) before.random = random_state_of(arguments.values());
+  if (traits.random || traits.opaque) before.random = random_state_of(arguments.values());
   if (traits.silent_effect) before.statistics.emplace(op.schema(), arguments.values());
   if (traits.writes && !traits.foreach) before.written.emplace(op, arguments.values());
   const GivenMemory given(traits, arguments.values());
@@ -224,6 +231,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     return given.tell();
   }
   given.tell();
+  before.settle_draws(op);
   finish(op, traits, arguments.values(), torch::jit::last(*stack, stack->size() - arguments.bottom()), before.random);
 }
 
