@@ -64,6 +64,16 @@ bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::I
   return true;
 }
 
+// Whether an operator that gave a copy of a part of `full`, whose rows lie apart (it is split along another dimension than the first), gives no copy of all of it: a write to that is one to `full`.
+bool is_copy_of_parts(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValue> arguments, at::IntArrayRef sizes) {
+  if (arguments.empty() || !arguments[0].isTensor() || !arguments[0].toTensor().defined() || arguments[0].toTensor().layout() != at::kStrided) return false;
+  const at::Tensor& full = arguments[0].toTensor();
+  const std::string& name = schema.name();
+  if (name == "aten::contiguous") return full.is_contiguous(arguments[1].isInt() ? arguments[1].toMemoryFormat() : at::MemoryFormat::Contiguous);
+  const bool reshapes = name == "aten::reshape" || name == "aten::flatten" || name == "aten::reshape_as" || name == "aten::ravel";
+  return reshapes && aliases_at_full_size(name, full, sizes);
+}
+
 }  // namespace
 
 // One operator on its way into the region.
@@ -210,6 +220,7 @@ class Region::Joining {
     }
     const std::vector<int64_t> sizes = whole_sizes(result);
     if (alias != nullptr && alias->value == kNoValue) throw AliasOfCapture();
+    if (alias == nullptr && is_copy_of_parts(call_.op.schema(), call_.arguments, sizes)) throw AliasOfCapture();
     if (alias != nullptr && !traits_.may_view && traits_.composite) throw UndeclaredView();
     if (alias != nullptr && traits_.may_view && aliases_at_full_size(call_.op.schema().name(), *alias->full, sizes)) return give_view(result, *alias, sizes);
     return give_value(result, alias, sizes);

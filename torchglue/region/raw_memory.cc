@@ -98,6 +98,10 @@ void RawMemory::before_free(const void* memory) {
   }
 }
 
+void RawMemory::made_again(const c10::StorageImpl* storage) {
+  if (Block* block = find(storage); block != nullptr) block->digest = digest_of(*storage);
+}
+
 void RawMemory::clear() {
   *this = RawMemory();
   koila::before_free.store(nullptr);

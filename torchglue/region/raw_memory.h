@@ -31,6 +31,8 @@ class RawMemory {
   void look();
   // The memory is about to be given back.
   void before_free(const void* memory);
+  // A region has made the value again, which may differ by rounding. What was written to the memory that it had is known by then.
+  void made_again(const c10::StorageImpl* storage);
   // Whether any of it that `concerns` somebody has been written to since, but by operators.
   bool changed(const std::function<bool(const c10::StorageImpl*)>& concerns) const;
   bool any() const { return !blocks_.empty(); }
