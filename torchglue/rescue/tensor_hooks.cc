@@ -102,6 +102,27 @@ void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed)
   }
 }
 
+void check_hooks_behind_functions(const Tape& tape, const Plan& plan, const std::vector<char>& made) {
+  std::vector<Node*> stay;
+  for (const Bridge& bridge : tape.bridges()) {
+    for (const Bridge::End& end : bridge.ends) {
+      if (!bridge.alive.expired() && is_as_it_is(plan, end.value)) stay.push_back(bridge.node->next_edge(end.edge).function.get());
+    }
+  }
+  walk_graph(std::move(stay), [&](Node* node) {
+    if (kind_of(*node) == NodeKind::kLeaf || dynamic_cast<RegionNode*>(node) != nullptr) return false;
+    const auto check = [&](std::optional<size_t> output) {
+      const TapeValueId v = output ? value_on(tape, *node, *output) : kNoTapeValue;
+      if (v != kNoTapeValue && made[v]) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that an autograd.Function has read, and another operator, for which it is made again.");
+    };
+    for (const auto& hook : node->tensor_pre_hooks()) {
+      if (!is_own(*hook)) check(output_of(*hook));
+    }
+    for (const auto& [output, hook] : node->retains_grad_hooks()) check(output);
+    return true;
+  });
+}
+
 void check_hooks_on_the_way(const torch::autograd::edge_list& roots) {
   walk_graph(nodes_of(roots), [](Node* node) {
     if (kind_of(*node) == NodeKind::kLeaf) return false;

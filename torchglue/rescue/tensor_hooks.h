@@ -29,7 +29,9 @@ void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const
 // Throws CannotConvert where gradients with a graph (koila::gradient) that are made again come by a hooked tensor. Its hook has run for them already, and what a gradient of theirs adds to that tensor's
 // gradient flows within a region, where no hook sees it. Reads only.
 void check_hooks_of_gradients(const Tape& tape, const std::vector<char>& needed);
-// The same of such a pass that is under way, from these roots.
+// Throws CannotConvert where a hook would go to what is made again (`made`, see MadeAgain::makes), and an autograd.Function, which stays as it is, sends its gradient by the tensor that is there. Reads only.
+void check_hooks_behind_functions(const Tape& tape, const Plan& plan, const std::vector<char>& made);
+// As check_hooks_of_gradients(), of such a pass that is under way, from these roots.
 void check_hooks_on_the_way(const torch::autograd::edge_list& roots);
 inline constexpr const char* kGradientComesByHook = "autograd.grad(..., create_graph=True) comes by a tensor inside the step that has a hook (register_hook, retain_grad).";
 
