@@ -199,11 +199,11 @@ void Tape::commit_writes() {
 
 // Note [Effects in a checkpoint]
 // A checkpoint runs its part of the model again in backward, with whatever effects that has: a batch norm's statistics move twice, and what it draws without preserve_rng_state is drawn
-// anew. In micro-batches it would not be run again, so such a step stays as it is.
+// anew; a batch norm in evaluation reads what another one has moved since. In micro-batches it would not be run again, so such a step stays as it is.
 bool Tape::has_effect(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const at::impl::SavedTensorDefaultHooksTLS& hooks) const {
   const OpTraits& traits = op_traits(op);
   if (traits.random && draws_anew_in_checkpoint(hooks)) return true;
-  bool effect = traits.silent_effect && uses_batch_statistics(op.schema(), arguments) && !running_statistics(op.schema(), arguments).empty();
+  bool effect = traits.silent_effect && !running_statistics(op.schema(), arguments).empty();
   for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
     if (!traits.writes || i > 0 || t.requires_grad()) return;
     const TapeValueId known = find(t.unsafeGetTensorImpl());
