@@ -55,7 +55,7 @@ const char* reason_to_stay_out(c10::DispatchKeySet keys, at::ArrayRef<c10::IValu
 std::vector<at::Tensor> written_silently(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) {
   if (op_traits(op).silent_effect) return running_statistics(op.schema(), arguments);
   std::vector<at::Tensor> written;
-  if (op_traits(op).fused || op_traits(op).writes) for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { written.push_back(t); });
+  for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) { written.push_back(t); });
   return written;
 }
 

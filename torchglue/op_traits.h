@@ -42,7 +42,7 @@ struct OpTraits {
   bool collective = false;    // talks to other processes, see Note [Collectives]
 };
 
-// Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, or the operator was defined anew.
+// Lives as long as the process; any thread. Asked again it may be another: a rule of the user's has come, the operator was defined anew, or it has drawn unsaid.
 const OpTraits& op_traits(const c10::OperatorHandle& op);
 
 // An opaque operator has drawn from a generator, and no tag of it says so: from now on it is random.

@@ -5,6 +5,9 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "torchglue/compat/hooks.h"
 
 namespace koila {
 
@@ -23,6 +26,15 @@ inline bool is_own(const torch::autograd::FunctionPreHook& hook) { return dynami
 inline bool has_hooks(torch::autograd::Node& node) {
   const auto& hooks = node.tensor_pre_hooks();
   return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) { return !is_own(*hook); });
+}
+
+// f(output): a hook of the program's hangs on that output of the node's, or its gradient is retained. None: a hook of a kind that is not known.
+template <class F>
+void for_each_hooked_output(torch::autograd::Node& node, F&& f) {
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    if (!is_own(*hook)) f(output_of(*hook));
+  }
+  for (const auto& [output, hook] : node.retains_grad_hooks()) f(std::optional<size_t>(output));
 }
 
 // The same, or has asked for such a tensor's gradient (retain_grad).

@@ -27,6 +27,21 @@ struct Python {
     return api.complete() ? &api : nullptr;
   }
 
+  // Null in, null out; leaves no error.
+  PyObject* attribute(PyObject* of, const char* name) const {
+    PyObject* found = of == nullptr ? nullptr : get_attribute(of, name);
+    if (found == nullptr) clear_error();
+    return found;
+  }
+  std::string_view text(PyObject* object) const {
+    const char* utf8 = object == nullptr ? nullptr : as_utf8(object);
+    if (utf8 == nullptr) clear_error();
+    return utf8 == nullptr ? std::string_view() : std::string_view(utf8);
+  }
+  void let_go(PyObject* object) const {
+    if (object != nullptr) drop(object);
+  }
+
  private:
   Python() {
     find(gil_ensure, "PyGILState_Ensure");
@@ -51,74 +66,46 @@ struct Python {
 enum class Maker { kProgram, kCheckpoint, kTorch };
 
 Maker maker_of(const Python& python, PyObject* function) {
-  PyObject* module = python.get_attribute(function, "__module__");
-  const char* text = module == nullptr ? nullptr : python.as_utf8(module);
-  const std::string_view name = text == nullptr ? std::string_view() : std::string_view(text);
+  PyObject* module = python.attribute(function, "__module__");
+  const std::string_view name = python.text(module);
   const Maker maker = name == "torch.utils.checkpoint" ? Maker::kCheckpoint : name == "torch.autograd.graph" ? Maker::kTorch : Maker::kProgram;
+  python.let_go(module);
   if (maker == Maker::kCheckpoint) SeenInStep::note(seen_in_step.checkpoint);
-  if (text == nullptr) python.clear_error();
-  if (module != nullptr) python.drop(module);
   return maker;
 }
 
 // A variable that a function of Python's has from around it; null where it has none of that name.
-class Around {
- public:
-  Around(const Python& python, PyObject* function) : python_(python), cells_(attribute(function, "__closure__")) {
-    PyObject* code = attribute(function, "__code__");
-    names_ = attribute(code, "co_freevars");
-    drop(code);
-  }
-  ~Around() {
-    drop(cells_);
-    drop(names_);
-  }
-  Around(const Around&) = delete;
-  Around& operator=(const Around&) = delete;
-
-  PyObject* variable(std::string_view name) const {
-    for (long i = 0; names_ != nullptr && cells_ != nullptr; ++i) {
-      PyObject* its = python_.item(names_, i);
-      const char* text = its == nullptr ? nullptr : python_.as_utf8(its);
-      const bool found = text != nullptr && text == name;
-      drop(its);
-      if (text == nullptr) break;  // past the last
-      if (!found) continue;
-      PyObject* cell = python_.item(cells_, i);
-      PyObject* content = attribute(cell, "cell_contents");
-      drop(cell);
-      return content;
+PyObject* variable_around(const Python& python, PyObject* function, std::string_view name) {
+  PyObject* code = python.attribute(function, "__code__");
+  PyObject* names = python.attribute(code, "co_freevars");
+  PyObject* cells = python.attribute(function, "__closure__");
+  PyObject* found = nullptr;
+  for (long i = 0; names != nullptr && cells != nullptr && found == nullptr; ++i) {
+    PyObject* its = python.item(names, i);
+    if (its == nullptr) python.clear_error();  // past the last
+    if (its == nullptr) break;
+    if (python.text(its) == name) {
+      PyObject* cell = python.item(cells, i);
+      found = python.attribute(cell, "cell_contents");
+      python.let_go(cell);
     }
-    python_.clear_error();
-    return nullptr;
+    python.let_go(its);
   }
-  PyObject* attribute(PyObject* of, const char* name) const {
-    PyObject* found = of == nullptr ? nullptr : python_.get_attribute(of, name);
-    if (found == nullptr) python_.clear_error();
-    return found;
-  }
-  void drop(PyObject* object) const {
-    if (object != nullptr) python_.drop(object);
-  }
-
- private:
-  const Python& python_;
-  PyObject* const cells_;
-  PyObject* names_ = nullptr;
-};
+  python.let_go(cells);
+  python.let_go(names);
+  python.let_go(code);
+  return found;
+}
 
 // The function that packs has the checkpoint's frame, that the function which runs again, and that the arguments of checkpoint().
 bool draws_anew(const Python& python, PyObject* pack) {
-  const Around packs(python, pack);
-  PyObject* frame = packs.variable("frame");
-  PyObject* again = packs.attribute(frame, "recompute_fn");
-  packs.drop(frame);
-  if (again == nullptr) return false;
-  const Around runs(python, again);
-  PyObject* preserves = runs.variable("preserve_rng_state");
+  PyObject* frame = variable_around(python, pack, "frame");
+  PyObject* again = python.attribute(frame, "recompute_fn");
+  PyObject* preserves = variable_around(python, again, "preserve_rng_state");
   const bool anew = preserves != nullptr && python.is_true(preserves) == 0;
-  runs.drop(preserves);
-  runs.drop(again);
+  python.let_go(preserves);
+  python.let_go(again);
+  python.let_go(frame);
   return anew;
 }
 

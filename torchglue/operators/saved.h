@@ -14,7 +14,7 @@ bool compares_what_it_saves(const c10::FunctionSchema& schema);
 bool may_save_anything(const c10::FunctionSchema& schema);
 
 // Why a step is refused.
-inline constexpr const char* kEffectInCheckpoint = "the step updates running statistics, or another buffer, or draws random numbers without preserve_rng_state inside a checkpoint or other saved-tensor hooks, which would do so again in backward.";
+inline constexpr const char* kEffectInCheckpoint = "the step updates running statistics, or another buffer, or draws random numbers without preserve_rng_state, or reads such statistics, inside a checkpoint, which would do so again in backward.";
 inline constexpr const char* kSavedByHookAndWritten = "a tensor that an operator under saved-tensor hooks (a checkpoint, save_on_cpu) may have saved was written to since.";
 
 }  // namespace koila

@@ -55,13 +55,13 @@ bool order_is_open(at::ArrayRef<c10::IValue> arguments, const at::Tensor& local)
   return open;
 }
 
+// A view where the sizes let it be one, and a copy where not.
+bool is_reshape(const std::string& name) { return name == "aten::reshape" || name == "aten::flatten" || name == "aten::reshape_as" || name == "aten::ravel"; }
+
 // Whether the operator's result shares its argument's storage at the full batch as well. In micro-batches of one row more reshapes are
 // views than at full size.
 bool aliases_at_full_size(const std::string& name, const at::Tensor& full, at::IntArrayRef sizes) {
-  if (name == "aten::reshape" || name == "aten::flatten" || name == "aten::reshape_as" || name == "aten::ravel") {
-    return at::detail::computeStride(full.sizes(), full.strides(), at::DimVector(sizes)).has_value();
-  }
-  return true;
+  return !is_reshape(name) || at::detail::computeStride(full.sizes(), full.strides(), at::DimVector(sizes)).has_value();
 }
 
 // Whether an operator that gave a copy of a part of `full`, whose rows lie apart (it is split along another dimension than the first), gives no copy of all of it: a write to that is one to `full`.
@@ -70,8 +70,7 @@ bool is_copy_of_parts(const c10::FunctionSchema& schema, at::ArrayRef<c10::IValu
   const at::Tensor& full = arguments[0].toTensor();
   const std::string& name = schema.name();
   if (name == "aten::contiguous") return full.is_contiguous(arguments[1].isInt() ? arguments[1].toMemoryFormat() : at::MemoryFormat::Contiguous);
-  const bool reshapes = name == "aten::reshape" || name == "aten::flatten" || name == "aten::reshape_as" || name == "aten::ravel";
-  return reshapes && aliases_at_full_size(name, full, sizes);
+  return is_reshape(name) && aliases_at_full_size(name, full, sizes);
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ void Region::fill(const Held& held) {
   deferred_registry().remove_storage(&storage);
   storage.set_data_ptr_noswap(held.full.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr(nullptr, device_)));
   allow_raw_access(storage);
-  if (raw_memory().any()) raw_memory().made_again(&storage);
+  raw_memory().made_again(&storage);
   boundaries().add(&storage, weak_from_this(), held.base);
   group.storage = {};
   group.filled = &storage;

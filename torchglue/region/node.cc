@@ -158,13 +158,9 @@ void Region::check_hooks() {
     if (in.in_place && in.outputs[0] != kNoValue && in.state.grad_mode) inner[in.outputs[0]] = 0;
   }
   const auto& outputs = static_cast<RegionNode*>(node_)->outputs();
-  const auto check = [&](std::optional<size_t> output) {
+  for_each_hooked_output(*node_, [&](std::optional<size_t> output) {
     if (!output || inner[outputs[*output]]) refuse(kReason);
-  };
-  for (const auto& hook : node_->tensor_pre_hooks()) {
-    if (!is_own(*hook)) check(output_of(*hook));
-  }
-  for (const auto& [output, hook] : node_->retains_grad_hooks()) check(output);
+  });
 }
 
 // Who reads such a tensor gets an out-of-memory error, and no number.

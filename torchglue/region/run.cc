@@ -176,6 +176,11 @@ std::vector<int64_t> numbers_of(const c10::IValue& list) {
   return numbers;
 }
 
+// Whether one of them is a gradient with a graph (koila::gradient), which takes a graph to run.
+bool makes_gradients(const std::vector<Instruction>& all, size_t until, const Schedule* schedule) {
+  return std::any_of(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(until), [&](const Instruction& in) { return in.gradient && (schedule == nullptr || schedule->needed[&in - all.data()]); });
+}
+
 // What an argument that counts rows, or entries of them, says to a micro-batch.
 c10::IValue literal_for(const Argument& argument, c10::IValue full, Rows rows) {
   const OpCall::Literal& first = argument.literals[0];
@@ -278,7 +283,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
   const Offload::MayFail may_fail;
   if (frame.next == 0) {
     ++statistics.runs;
-    for (size_t i = 0; i < until; ++i) frame.grad |= instructions_[i].gradient && (schedule == nullptr || schedule->needed[i]);
+    frame.grad |= makes_gradients(instructions_, until, schedule);
   }
   for (; frame.next < until; ++frame.next) {
     const size_t i = frame.next;
@@ -347,7 +352,7 @@ void Region::catch_up() {
 // `in_backward`: what operators save is read, and not only what they give.
 void Region::check_captures(const Schedule& plan, bool in_backward) const {
   if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);
-  for (size_t i = 0; i < instructions_.size(); ++i) in_backward |= instructions_[i].gradient && plan.needed[i];
+  in_backward |= makes_gradients(instructions_, instructions_.size(), &plan);
   const auto saves = [&](const Instruction& in) {
     return in_backward && may_save_operands(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; });
   };

@@ -53,20 +53,13 @@ bool is_written_to_later(const Tape& tape, TapeValueId v) {
 
 void check_tensor_hooks(const Tape& tape, const Plan& plan, Graphs graphs, const Node& node) {
   auto& its = const_cast<Node&>(node);  // what it is asked has no const form
-  const auto check = [&](std::optional<size_t> output) {
+  for_each_hooked_output(its, [&](std::optional<size_t> output) {
     const TapeValueId v = output ? value_on(tape, node, *output) : kNoTapeValue;
     if (v == kNoTapeValue) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that no operator of it has made.");
     if ((!is_as_it_is(plan, v) || graphs == Graphs::kUsedUp) && is_written_to_later(tape, v)) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that was written to in place afterwards.");
-  };
-  bool hooked = false;
-  for (const auto& hook : its.tensor_pre_hooks()) {
-    if (is_own(*hook)) continue;
-    hooked = true;
-    check(output_of(*hook));
-  }
-  for (const auto& [output, hook] : its.retains_grad_hooks()) check(output);
+  });
   // Hooks on several tensors count the nodes that a pass is to come by.
-  if (hooked && is_held_in_python(node)) throw CannotConvert("the program holds the graph of a tensor inside the step that has a hook (grad_fn, register_multi_grad_hook).");
+  if (has_hooks(its) && is_held_in_python(node)) throw CannotConvert("the program holds the graph of a tensor inside the step that has a hook (grad_fn, register_multi_grad_hook).");
 }
 
 namespace {
@@ -111,14 +104,10 @@ void check_hooks_behind_functions(const Tape& tape, const Plan& plan, const std:
   }
   walk_graph(std::move(stay), [&](Node* node) {
     if (kind_of(*node) == NodeKind::kLeaf || dynamic_cast<RegionNode*>(node) != nullptr) return false;
-    const auto check = [&](std::optional<size_t> output) {
+    for_each_hooked_output(*node, [&](std::optional<size_t> output) {
       const TapeValueId v = output ? value_on(tape, *node, *output) : kNoTapeValue;
       if (v != kNoTapeValue && made[v]) throw CannotConvert("a hook (register_hook, retain_grad) hangs on a tensor inside the step that an autograd.Function has read, and another operator, for which it is made again.");
-    };
-    for (const auto& hook : node->tensor_pre_hooks()) {
-      if (!is_own(*hook)) check(output_of(*hook));
-    }
-    for (const auto& [output, hook] : node->retains_grad_hooks()) check(output);
+    });
     return true;
   });
 }

@@ -121,7 +121,7 @@ TapeValueId Tape::look_up(const at::Tensor& tensor) {
       if (value.is_capture() && value.is_copied() && value.version != version_of(tensor)) return add_value(tensor, kNoProducer, 0, value.group);
       value.read_unhooked |= node != nullptr && !is_hooked(tensor);
       const bool filled_anew = differs_from(value.foreign, tensor);  // since an operator has read it
-      const bool may_be_moved = node == nullptr && !value.is_capture();  // to memory of others, by share_memory_()
+      const bool may_be_moved = node == nullptr && !value.is_capture() && groups_[value.group].pinned;  // to memory of others, by share_memory_()
       if (value.foreign == 0 && (any_exposed() || may_be_moved)) value.foreign = foreign_digest(tensor);
       if (tensor.requires_grad() == value.requires_grad && !filled_anew) return it->second;
       frozen_or_trained = value.is_capture() && node == nullptr && !filled_anew;  // since: it is what it was else

@@ -171,7 +171,7 @@ class Tape {
   TapeValueId find(const c10::TensorImpl* impl) const;
   // Whether its tensor, if alive, still has this value: nothing was written to it in place since.
   bool is_current(TapeValueId value) const { return find(values_[value].weak._unsafe_get_target()) == value; }
-  // Whether the step wrote to captures while saved-tensor hooks were on.
+  // Whether a call of the step had one, under saved-tensor hooks that were on.
   bool effects_under_hooks() const { return effects_under_hooks_; }
   // Whether the call, under these hooks, does more than give its results, and once more in backward; see Note [Effects in a checkpoint].
   bool has_effect(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const at::impl::SavedTensorDefaultHooksTLS& hooks) const;

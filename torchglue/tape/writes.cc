@@ -204,11 +204,12 @@ bool Tape::has_effect(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> a
   const OpTraits& traits = op_traits(op);
   if (traits.random && draws_anew_in_checkpoint(hooks)) return true;
   bool effect = traits.silent_effect && !running_statistics(op.schema(), arguments).empty();
-  for_each_tensor(arguments, [&](const at::Tensor& t, int i, int) {
-    if (!traits.writes || i > 0 || t.requires_grad()) return;
-    const TapeValueId known = find(t.unsafeGetTensorImpl());
-    effect |= known == kNoTapeValue || groups_[values_[known].group].on_capture;
-  });
+  if (traits.writes) {
+    for_each_tensor(arguments.slice(0, 1), [&](const at::Tensor& t, int, int) {
+      const TapeValueId known = find(t.unsafeGetTensorImpl());
+      effect |= !t.requires_grad() && (known == kNoTapeValue || groups_[values_[known].group].on_capture);
+    });
+  }
   return effect && is_of_checkpoint(hooks);
 }
 

@@ -4,16 +4,7 @@ silently."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 0.7
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 0.7
+from functions import Scale
 
 
 def program(note):
@@ -28,7 +19,7 @@ def program(note):
         h = F.linear(x, weight)
         _, read = torch.meshgrid(h.flatten()[:4], h.flatten()[-3:], indexing="ij")
         read.register_hook(lambda gradient: gradient * 0.5)
-        scaled = Scaled.apply(read)
+        scaled = Scale.apply(read)
         aside = F.one_hot(torch.randint(4, (4,)), 4).double().T @ read
         note.retain("retained", aside)
         aside.register_hook(lambda gradient: gradient * 1.5)
