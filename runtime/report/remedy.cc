@@ -29,6 +29,8 @@ constexpr Remedy kRemedies[] = {
      "register_hook() on each of the tensors in place of register_multi_grad_hook(), and no grad_fn that is kept"},
     {"retained its gradient already",
      "a larger budget, or KOILA_MODE=lazy, with which the step is split from its beginning"},
+    {"torch.utils.checkpoint cannot run its function once more",
+     "a checkpoint without context_fn and debug=True, no checkpoint in this part of the model, or a larger budget"},
     {"hook hangs on a node",
      "register_hook() on the tensor in place of a hook on its grad_fn"},
     {"comes by a tensor inside the step that has a hook",

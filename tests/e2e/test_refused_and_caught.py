@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from harness import clean_environment, koila_environment
 
 PROGRAM = """
@@ -106,3 +107,120 @@ def test_numpy_looks_at_what_is_left_of_a_step_that_was_refused():
         assert done.stdout.split() in (["refused", "True"], ["trained", "True"], ["refused", "lost"])
         lost += "lost" in done.stdout
     assert lost > 0
+
+
+MAKES_ROOM = """
+import gc
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+cache = torch.zeros(100_000)
+net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+def step(given, labels):
+    gc.collect()
+    optimizer.zero_grad()
+    given = given.clone().requires_grad_()
+    hidden = net[:3](given)
+    out = net[3:](hidden)
+    torch.autograd.grad(F.cross_entropy(out, labels), hidden, retain_graph=True)
+    again = hidden.clone()
+    pull = torch.autograd.grad(net[3:](again).gather(1, labels[:, None]).unbind(), again)[0]
+    loss = F.cross_entropy(out, labels) + pull.abs().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+for number in range(4):
+    given, labels = torch.randn(400, 8), torch.randint(0, 3, (400,))
+    while True:
+        try:
+            print("loss", step(given, labels))
+            break
+        except torch.OutOfMemoryError:
+            print("ran out")
+            if cache is None:
+                raise
+            cache = None
+"""
+
+
+def test_a_program_that_makes_room_goes_on_at_the_full_batch():
+    """Plain PyTorch runs out once, and trains on when the cache is gone. So it is under koila, which refuses the step that ran out, and learns nothing of it."""
+    def train(mode):
+        return run_program(MAKES_ROOM, koila_environment(mode, KOILA_CPU_MEMORY="2174170B", KOILA_LADDER="0,1"))
+
+    plain, koila = train("track"), train("rescue")
+    assert plain.count("ran out") == 1
+    assert koila.count("ran out") <= 1
+    for line, expected in zip(koila.splitlines()[koila.count("ran out"):], plain.splitlines()[1:], strict=True):
+        assert abs(float(line.split()[1]) - float(expected.split()[1])) < 1e-12
+
+
+RUNS_ONCE = """
+import contextlib
+import functools
+import sys
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+
+def policy(context, op, *arguments, **named):
+    return CheckpointPolicy.MUST_SAVE if op == torch.ops.aten.addmm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+how = {"context_fn": functools.partial(create_selective_checkpoint_contexts, policy)} if sys.argv[1] == "selective" else {"debug": True}
+
+def train(**how):
+    net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(2):
+        hidden = net[:2](torch.randn(200, 8))
+        hidden = checkpoint(net[2:4], hidden, use_reentrant=False, **how) if how else net[2:4](hidden)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net[4](hidden), torch.randint(0, 3, (200,)))
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+
+try:
+    if len(sys.argv) > 2:
+        train()
+    train(**how)
+except torch.OutOfMemoryError:
+    print("ran out")
+"""
+
+
+def run_program(program, environment, *arguments):
+    done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("how", ["selective", "debug"])
+def test_a_checkpoint_that_may_run_once(how):
+    """torch.utils.checkpoint raises an error of its own when such a function runs once more; plain PyTorch has run out of memory by then."""
+    plain = run_program(RUNS_ONCE, clean_environment({}), how)
+    peaks = {"selective": 577536, "debug": 700000}
+    outcomes = set()
+    for share in (97, 94, 90, 86, 80):
+        environment = koila_environment("rescue", KOILA_CPU_MEMORY=f"{peaks[how] * share // 100}B", KOILA_LADDER="0,1")
+        found = run_program(RUNS_ONCE, environment, how).splitlines()
+        outcomes.add(found[-1])
+        for line, expected in zip(found, plain.splitlines()):
+            assert line == "ran out" or abs(float(line) - float(expected)) < 1e-12
+    assert "ran out" in outcomes
+    whole = run_program(RUNS_ONCE, clean_environment({}), how, "first").splitlines()
+    split = run_program(RUNS_ONCE, koila_environment("rescue", KOILA_MICROBATCH="50"), how, "first").splitlines()
+    for line, expected in zip(split, whole):
+        assert line == "ran out" or abs(float(line) - float(expected)) < 1e-12

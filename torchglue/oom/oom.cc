@@ -8,12 +8,12 @@ namespace koila {
 namespace {
 
 // PyTorch's own (torch/csrc/Exceptions.h) and pybind11's, which need Python's headers. Neither exports the type object that would tell which.
-bool is_pytorchs(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "12python_error"; }
 bool is_pybinds(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "N8pybind1117error_already_setE"; }
 
 }  // namespace
 
-bool is_python_error(const std::exception& error) noexcept { return is_pytorchs(error) || is_pybinds(error); }
+bool is_pytorchs_python_error(const std::exception& error) noexcept { return std::string_view(typeid(error).name()) == "12python_error"; }
+bool is_python_error(const std::exception& error) noexcept { return is_pytorchs_python_error(error) || is_pybinds(error); }
 
 // pybind11 puts the class in front of the text, and behind it the places that the error came through. A program that raises an error of its own
 // in the table's very words is taken at them.

@@ -20,6 +20,7 @@ bool ran_out_in_python(const std::exception& error) noexcept;
 // Whether it is an exception of Python's on its way through C++, and its text as Python has it. PyTorch's may have none: see Note [Operators written
 // in Python].
 bool is_python_error(const std::exception& error) noexcept;
+bool is_pytorchs_python_error(const std::exception& error) noexcept;  // PyTorch's python_error
 std::string_view text_of_python_error(const std::exception& error) noexcept;
 
 // What such an exception is made into when koila goes on: see there.

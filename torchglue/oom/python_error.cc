@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <new>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "torchglue/base/python_function.h"
 #include "torchglue/oom/oom.h"
@@ -24,8 +26,9 @@ struct Python {
   void (*let_go)(void*) = python_function<void (*)(void*)>("Py_DecRef");
   int (*matches)(void*, void*) = python_function<int (*)(void*, void*)>("PyErr_GivenExceptionMatches");
   void** exception = python_function<void**>("PyExc_Exception");
+  void* (*attribute)(void*, const char*) = python_function<void* (*)(void*, const char*)>("PyObject_GetAttrString");
 
-  bool here() const { return lock && unlock && fetch && restore && clear && str && utf8 && let_go && matches && exception; }
+  bool here() const { return lock && unlock && fetch && restore && clear && str && utf8 && let_go && matches && exception && attribute; }
 };
 
 // The thread's pending error, taken while this lives, and put back unless it is dropped.
@@ -69,6 +72,40 @@ const Python& python() {
   return functions;
 }
 
+// As torch/csrc/Exceptions.h has python_error, which needs Python's headers. Null members: the error is the thread's pending one.
+struct PytorchsError : std::exception {
+  void *type, *value, *traceback;
+  std::string message;
+};
+
+std::string file_of(void* entry) {
+  std::string text;
+  void* frame = python().attribute(entry, "tb_frame");
+  void* code = frame != nullptr ? python().attribute(frame, "f_code") : nullptr;
+  void* name = code != nullptr ? python().attribute(code, "co_filename") : nullptr;
+  const char* utf8 = name != nullptr ? python().utf8(name) : nullptr;
+  if (utf8 != nullptr) text = utf8;
+  for (void* object : {name, code, frame}) {
+    if (object != nullptr) python().let_go(object);
+  }
+  return text;
+}
+
+// The file whose code raised the error of this traceback, those that end in `but_for` left out; "" where that cannot be told. With Python's lock held, and no error pending.
+std::string raised_in(void* traceback, std::string_view but_for) {
+  std::string file;
+  std::vector<void*> held;
+  for (void* entry = traceback; entry != nullptr;) {
+    const std::string name = file_of(entry);
+    if (!name.empty() && !name.ends_with(but_for)) file = name;
+    held.push_back(entry = python().attribute(entry, "tb_next"));  // null behind the last, which is None
+  }
+  held.pop_back();
+  for (void* object : held) python().let_go(object);
+  python().clear();
+  return file;
+}
+
 }  // namespace
 
 void forget_python_error(const std::exception& error) noexcept {
@@ -105,6 +142,18 @@ bool says_out_of_memory(const std::exception& error) {
   if (!is_python_error(error) || !python().here()) return false;
   const PendingError pending(python());
   return is_out_of_memory(c10::Error({__func__, __FILE__, __LINE__}, pending.text()));
+}
+
+bool is_checkpoints_own(const std::exception& error) noexcept {
+  if (!is_pytorchs_python_error(error) || !python().here()) return false;
+  void* traceback = static_cast<const PytorchsError&>(error).traceback;
+  if (traceback == nullptr) return false;
+  try {
+    const PendingError put_aside(python());
+    return raised_in(traceback, "/contextlib.py").ends_with("/torch/utils/checkpoint.py");  // contextlib: a context that was entered before
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
 std::exception_ptr kept_exception(const std::exception& error) {

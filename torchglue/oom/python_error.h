@@ -23,6 +23,10 @@ void throw_if_ran_out_in_python(const std::exception& error);
 // Whether it says that memory ran out, or the thread's pending error in Python does. Everything stays as it was.
 bool says_out_of_memory(const std::exception& error);
 
+// Whether it was raised by torch.utils.checkpoint itself, and not by the function that it ran: what it makes again is not what it was, or may be made once only (selective
+// activation checkpointing, `debug=True`).
+bool is_checkpoints_own(const std::exception& error) noexcept;
+
 // The exception being handled, to be kept for when nothing helps, as it was or, where memory ran out in Python code, made anew without a traceback.
 std::exception_ptr kept_exception(const std::exception& error);
 

@@ -161,6 +161,10 @@ variable_list run_on_tape(const Pass& pass, bool& over) {
   return results;
 }
 
+// The error is PyTorch's: the program's own function, run again, raises what it would have raised.
+constexpr const char* kRunsOnceMore =
+    "torch.utils.checkpoint cannot run its function once more, or in micro-batches: selective activation checkpointing and debug=True allow one run, and what a checkpoint makes again must be what it made.";
+
 // A pass that ended by an error leaves the nodes that were ready, with the gradients that they were to be given, in the queue of the thread that called it, until that thread's next pass comes by
 // them. A pass over nothing does. (Threads of the engine's own look into their queues all the time.)
 void empty_queue(Engine* engine) {
@@ -262,8 +266,10 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   } catch (const CannotConvert& why) {
     reason = why.what();
   } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    reason = reason_of(error);
+    const bool by_checkpoint = is_checkpoints_own(error);
+    if (!is_out_of_memory(error) && !by_checkpoint) throw;
+    reason = by_checkpoint ? kRunsOnceMore : reason_of(error);
+    if (by_checkpoint) forget_python_error(error);
   }
   if (refusals_told() == told) report_refusal(oom, reason, 0);
   std::rethrow_exception(ran_out);
@@ -346,7 +352,14 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   static const std::string name = "backward";
   return watched(name, "what ran out is outside the split part of the step.", [&] {
     check_quiet_writes();
-    return outermost(pass, over);
+    const bool split = !s.live_regions().empty();
+    try {
+      return outermost(pass, over);
+    } catch (const std::exception& error) {
+      if (!split || !is_checkpoints_own(error)) throw;
+      forget_python_error(error);
+    }
+    refuse_split_step(describe_out_of_memory(name), kRunsOnceMore, 0);
   });
 }
 
