@@ -70,7 +70,9 @@ void join_threads_of_program() {
 
 bool works_for_owner() {
   if (is_owner()) return true;
-  return (session().engine_depth > 0 || passes_of_owner.load(std::memory_order_acquire) > 0) && !is_of_program && c10::impl::tls_is_dispatch_key_included(kInterceptorKey);
+  if ((session().engine_depth == 0 && passes_of_owner.load(std::memory_order_acquire) == 0) || is_of_program) return false;
+  // The engine has handed its thread the owner's state; koila's own work on that thread, such as a micro-batch, has put the key out.
+  return c10::impl::tls_is_dispatch_key_included(kInterceptorKey) || c10::impl::tls_is_dispatch_key_excluded(kInterceptorKey);
 }
 
 bool take_steps() {
