@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 14 };
+enum { KOILA_ABI_VERSION = 15 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
@@ -176,6 +176,8 @@ typedef struct koila_runtime {
   void (*on_outside)(int device, int64_t change);
   // Becomes 1, from 0, with the first memory that PyTorch's CUDA allocator (libc10_cuda.so) got on a device. To be read atomically.
   const int* torch_uses_cuda;
+  // Memory of a device that PyTorch's CUDA allocator got before koila came: counted from now on, and given back by a cudaFree of that address.
+  void (*on_earlier_segment)(int device, uintptr_t address, size_t bytes);
   // CUDA graphs being captured. To be read atomically. `before` is called before each capture begins, on the thread that begins it.
   const int* captures;
   void (*set_before_capture)(void (*before)(void));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "koila/koila.h"
+#include "runtime/cuda_use.h"
 #include "runtime/report/report.h"
 #include "runtime/log.h"
 #include "runtime/rule_book.h"
@@ -143,7 +144,6 @@ int leak_to_name(koila_leak* leak, std::uintptr_t* addresses, int at_most) {
   return count;
 }
 
-int torch_uses_cuda = 0;
 int captures = 0;
 std::atomic<void (*)()> before_capture{nullptr};
 
@@ -177,7 +177,8 @@ koila_runtime table = {
     .place_number = place_number,
     .begin_backward = begin_backward,
     .on_outside = on_outside,
-    .torch_uses_cuda = &torch_uses_cuda,
+    .torch_uses_cuda = torch_uses_cuda(),
+    .on_earlier_segment = on_earlier_segment,
     .captures = &captures,
     .set_before_capture = set_before_capture,
     .set_threads = set_threads,
@@ -219,10 +220,6 @@ void capture_ends() {
   int now = __atomic_load_n(&captures, __ATOMIC_ACQUIRE);
   while (now > 0 && !__atomic_compare_exchange_n(&captures, &now, now - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
   }
-}
-
-void note_torch_uses_cuda() {
-  if (__atomic_load_n(&torch_uses_cuda, __ATOMIC_RELAXED) == 0) __atomic_store_n(&torch_uses_cuda, 1, __ATOMIC_RELEASE);
 }
 
 void process_ends() {

@@ -16,9 +16,6 @@ const koila_runtime* runtime_table();
 // Who is told of the program's threads; null: nobody yet.
 const koila_threads* threads_told();
 
-// To be called when PyTorch's CUDA allocator has got something on a device.
-void note_torch_uses_cuda();
-
 // To be called around the capture of a CUDA graph. The adapter is told before it begins.
 void capture_begins();
 void capture_ends();

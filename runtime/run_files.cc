@@ -112,7 +112,10 @@ void Runtime::write_devices() {
   }
 }
 
-bool Runtime::is_in_use(int device) const { return ledger_.of(device).requests() > 0 || ledger_.of(device).budget() > 0; }
+bool Runtime::is_in_use(int device) const {
+  const Account& account = ledger_.of(device);
+  return account.requests() > 0 || account.run_peak() > 0 || account.budget() > 0;
+}
 
 ProgramFacts Runtime::facts() const {
   ProgramFacts facts = findings_->facts();

@@ -8,6 +8,7 @@
 #include "runtime/cabi.h"
 #include "runtime/torch_release.h"
 #include "shim/own_folder.h"
+#include "shim/rebind.h"
 #include "shim/resolve.h"
 #include "shim/torch_version.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 std::atomic<bool> attached{false};
 std::atomic<void*> real_init_module{nullptr};
+std::atomic<bool> came_late{false};  // see Note [Coming late]
 
 void stay_out(const std::string& why) {
   const koila_runtime* runtime = runtime_table();
@@ -49,9 +51,13 @@ void attach() {
   if (!start_runtime()) return;
   const koila_runtime* runtime = runtime_table();
 
+  if (came_late.load() && rebind_loaded() < 0) return stay_out("koila stays out: this system does not let it bind what is loaded to its functions; preload it (docs/install.md)");
   static koila_redirect redirects[KOILA_REDIRECTED_COUNT];
   resolve_all(redirects);
-  if (!comes_first(redirects)) return stay_out("koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD, and where a program is linked to it");
+  if (!comes_first(redirects)) {
+    return stay_out(came_late.load() ? "koila stays out: torch's libraries were loaded for all (RTLD_GLOBAL) before koila was imported; import koila before torch"
+                                     : "koila stays out: libkoila.so must come before torch's libraries in LD_PRELOAD, and where a program is linked to it");
+  }
 
   const std::string folder = own_folder();
   if (folder.empty()) return stay_out("koila stays out: it cannot be told where libkoila.so lies; preload it by its whole path");
@@ -71,4 +77,13 @@ void attach() {
   if (glue(runtime, redirects, running.c_str()) == 0) runtime_attached(running.c_str());
 }
 
+void come_late() {
+  const bool torch_is_here = is_loaded("libtorch_cpu.so");
+  if (attached.load() || came_late.exchange(true)) return;
+  if (torch_is_here) return attach();
+  rebind_loaded();  // the functions that tell of threads; torch's come in initModule
+}
+
 }  // namespace koila::shim
+
+extern "C" __attribute__((visibility("default"))) void koila_attach() { koila::shim::come_late(); }

@@ -1,4 +1,4 @@
-// Meeting torch: from Python through `initModule`, from a C++ LibTorch program through the preload's constructor.
+// Meeting torch: from Python through `initModule`, from a C++ LibTorch program through the preload's constructor, in a process that runs already through koila_attach().
 #ifndef KOILA_SHIM_ATTACH_H_
 #define KOILA_SHIM_ATTACH_H_
 
@@ -11,6 +11,9 @@ void* choose_init_module(void* real);
 // Loads libkoila_torch.so and hands it the runtime, once in a process; torch's libraries must be loaded and initialised. Stays out,
 // with one line that says why, when the adapter is missing or was built for another torch.
 void attach();
+
+// The same in a process that runs already and was not started with the preload: now, or once torch/_C is initialised.
+void come_late();
 
 }  // namespace koila::shim
 

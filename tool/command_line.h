@@ -23,6 +23,7 @@ int report_command(const Words& words);
 int top_command(const Words& words);
 int doctor_command(const Words& words);
 int probe_command(const Words& words);
+int jupyter_command(const Words& words);
 int completion_command(const Words& words);
 
 // A word that makes a subcommand print the names of its options, one a line: for shells, which complete words.

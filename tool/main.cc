@@ -23,6 +23,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"top", "show a process's memory while it runs", top_command},
     Subcommand{"probe", "find the largest batch that fits, without koila and with", probe_command},
     Subcommand{"doctor", "say why koila would not work for a program, or does not in a process", doctor_command},
+    Subcommand{"jupyter", "install a kernel for notebooks that starts under koila", jupyter_command},
     Subcommand{"completion", "print what a shell reads to complete these words", completion_command},
 };
 

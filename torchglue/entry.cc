@@ -1,4 +1,4 @@
-// Where the preload hands over: koila meets a torch that is loaded and has not run an operator yet.
+// Where the preload hands over: koila meets a torch that is loaded and, unless koila comes late, has not run an operator yet.
 
 #include <ATen/DLConvertor.h>
 #include <ATen/core/Tensor.h>
@@ -8,6 +8,7 @@
 #include "torchglue/base/engine_task.h"
 #include "torchglue/base/foreign_memory.h"
 #include "torchglue/memory/cpu_allocator.h"
+#include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/oom_watch.h"
 #include "torchglue/placement/user_rules.h"
@@ -180,6 +181,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   if (mode == KOILA_MODE_OFF) return 1;
   set_bytes_in_use(runtime->live_bytes);
   install_cpu_allocator();
+  attach_cuda_allocator();  // ready only where koila comes late
   watch_optimizers();
   let_go_of_swapped_tensors();
   ExecuteFn real_execute = nullptr;

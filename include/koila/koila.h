@@ -147,6 +147,11 @@ int koila_set_inject(const char* spec);
 // when it is not well formed. C++ programs write KOILA_RULE (koila/rule.h), which needs no koila to be there.
 int koila_add_rule(const char* rule, const char* where);
 
+// For a program that has loaded this library itself (dlopen with RTLD_GLOBAL), where no LD_PRELOAD could be set, as `import koila` does: koila attaches to the torch that is
+// loaded, or to the one that Python will import. What was made before is not counted, and a step that is under way is not rescued. To be called from the thread that trains, in
+// Python with its lock held; once is enough, and where koila is attached it does nothing. koila_memory tells whether it counts.
+void koila_attach(void);
+
 // Writes the report of the run so far; the format goes by the suffix, as in KOILA_REPORT. Returns 0, or 1 if it cannot be written.
 int koila_write_report(const char* path);
 

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import ctypes
 import dataclasses
+import html
 import json
 import os
 import re
@@ -71,6 +72,7 @@ class Event:
 _SIGNATURES = {
     "koila_memory": (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Figures)),
     "koila_category_name": (ctypes.c_char_p, ctypes.c_int),
+    "koila_set_budget": (ctypes.c_int, ctypes.c_int, ctypes.c_int64),
     "koila_begin_budget": (ctypes.c_uint64, ctypes.c_int, ctypes.c_int64),
     "koila_end_budget": (None, ctypes.c_uint64),
     "koila_add_listener": (ctypes.c_uint64, ctypes.c_int, _LISTENER, ctypes.c_void_p),
@@ -101,7 +103,7 @@ def loaded():
 
 def _need(what):
     if _koila is None:
-        raise RuntimeError(f"koila.{what}: koila is not in this process; start it with `koila run -- python ...`")
+        raise RuntimeError(f"koila.{what}: koila is not in this process (KOILA_MODE=off, or a warning of `import koila` says why)")
     return _koila
 
 
@@ -142,19 +144,36 @@ def memory(device="cpu"):
                   figures.budget_bytes, figures.outside_bytes, figures.outside_peak_bytes, by_category, figures.allocations)
 
 
+class Report(dict):
+    """The report of a run so far (docs/report.schema.json). The last value of a notebook's cell is shown as the page."""
+
+    def __init__(self, figures, page):
+        super().__init__(figures)
+        self._page = page
+
+    def _repr_html_(self):
+        # A page of its own: its styles are not the notebook's.
+        return f'<iframe srcdoc="{html.escape(self._page)}" style="width: 100%; height: 640px; border: 0"></iframe>'
+
+
+def _write_report(path):
+    if _need("report()").koila_write_report(os.fsencode(path)) != 0:
+        raise RuntimeError(f"koila.report({str(path)!r}): nothing was written; want .txt, .json, .html, .csv or .pickle in a folder that can be written to, "
+                           "and a koila that does not stay out of the process")
+
+
 def report(path=None):
-    """The report of the run so far as a dictionary (docs/report.schema.json); with a path it is written there, in the form of its suffix."""
-    koila = _need("report()")
+    """The report of the run so far: a dictionary, which a notebook shows as a page; with a path it is written there, in the form of its suffix."""
     if path is not None:
-        if koila.koila_write_report(os.fsencode(path)) != 0:
-            raise RuntimeError(f"koila.report({str(path)!r}): nothing was written; want .txt, .json, .html, .csv or .pickle in a folder that can be written to, "
-                               "and a koila that does not stay out of the process")
-        return None
+        return _write_report(path)
     with tempfile.TemporaryDirectory(prefix="koila-") as folder:
-        file = os.path.join(folder, "report.json")
-        report(file.replace("%", "%%"))
-        with open(file, encoding="utf-8") as opened:
-            return json.load(opened)
+        texts = []
+        for form in ("json", "html"):
+            file = os.path.join(folder, "report." + form)
+            _write_report(file.replace("%", "%%"))
+            with open(file, encoding="utf-8") as opened:
+                texts.append(opened.read())
+        return Report(json.loads(texts[0]), texts[1])
 
 
 @contextlib.contextmanager
@@ -170,6 +189,15 @@ def budget(size, device="cpu"):
         yield
     finally:
         koila.koila_end_budget(number)
+
+
+def set_budget(size, device="cpu"):
+    """From now on no more than that of memory on the device, in place of KOILA_CPU_MEMORY or KOILA_DEVICE_MEMORY; None: no budget."""
+    koila, wanted = _need("set_budget()"), 0 if size is None else _bytes(size)
+    if size is not None and wanted < 1:
+        raise ValueError(f"koila.set_budget: {size!r} is less than a byte")
+    if koila.koila_set_budget(_number(device), wanted) != 0:
+        raise RuntimeError(f"koila.set_budget: koila does not count on {device}")
 
 
 class events:

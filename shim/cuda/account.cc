@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/cuda_use.h"
 #include "shim/cupti/collector.h"
 
 namespace koila::cuda {

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstring>
 
-
+#include "runtime/cuda_use.h"
 #include "shim/cuda/account.h"
 #include "shim/cuda/virtual_memory.h"
 

@@ -59,6 +59,23 @@ print(json.dumps({"before": asdict(before), "inside": inside, "after": after, "t
     assert found["report"]["steps"] == 3 and found["report"]["rescues"] >= 1
 
 
+def test_a_budget_from_now_on():
+    found = python("""
+koila.set_budget("300M")
+seen = [koila.memory().budget]
+with koila.budget("80M"):
+    seen.append(koila.memory().budget)
+koila.set_budget(None)
+print(json.dumps(seen + [koila.memory().budget]))
+""")
+    assert found == [300 << 20, 80 << 20, 0]
+
+
+def test_a_notebook_shows_the_page():
+    page = python("step()\nprint(json.dumps(koila.report()._repr_html_()))")
+    assert page.startswith('<iframe srcdoc="&lt;!doctype html&gt;') and page.endswith("</iframe>") and page.count('"') == 4, "all of the page is within the attribute"
+
+
 def test_a_report_goes_where_it_is_asked_for(tmp_path):
     assert python(f"""
 step()
@@ -78,14 +95,14 @@ def test_a_listener_that_is_never_closed_ends_with_python():
 def test_what_is_wrong_is_said():
     found = python("""
 said = []
-for wrong in (lambda: koila.memory("xpu"), lambda: koila.events(print, "stpe"), lambda: koila.budget("80X").__enter__(), lambda: koila.budget(0).__enter__()):
+for wrong in (lambda: koila.memory("xpu"), lambda: koila.events(print, "stpe"), lambda: koila.budget("80X").__enter__(), lambda: koila.budget(0).__enter__(), lambda: koila.set_budget(0)):
     try:
         wrong()
     except ValueError as error:
         said.append(str(error))
 print(json.dumps(said))
 """)
-    assert len(found) == 4 and "'xpu'" in found[0] and "stpe" in found[1] and "MiB" in found[2]
+    assert len(found) == 5 and "'xpu'" in found[0] and "stpe" in found[1] and "MiB" in found[2]
 
 
 def test_sizes_are_those_of_the_variables():
@@ -103,5 +120,5 @@ for function in (koila.report, lambda: koila.budget("1M").__enter__(), lambda: k
     except RuntimeError as error:
         said.append(str(error))
 print(json.dumps([koila.loaded(), koila.memory() is None, said]))
-""", preload=False)
-    assert found[:2] == [False, True] and len(found[2]) == 3 and all("koila run" in text for text in found[2])
+""", preload=False, KOILA_MODE="off")
+    assert found[:2] == [False, True] and len(found[2]) == 3 and all("KOILA_MODE=off" in text for text in found[2])

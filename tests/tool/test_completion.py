@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from command import KOILA, ROOT, clean_environment, koila
 
-COMMANDS = ["run", "report", "top", "probe", "doctor", "completion"]
+COMMANDS = ["run", "report", "top", "probe", "doctor", "jupyter", "completion"]
 
 
 def completed(*words: str, cwd: pathlib.Path) -> list[str]:
@@ -53,7 +53,7 @@ def test_the_list_of_variables_is_in_one_help() -> None:
     for command in COMMANDS:
         text = koila(command, "--help").stdout
         assert ("--spill-dir" in text) == (command == "run"), command
-        assert ("koila run --help" in text) == (command in ("doctor", "probe")), command
+        assert ("koila run --help" in text) == (command in ("doctor", "jupyter", "probe")), command
 
 
 def test_wrong_use() -> None:

@@ -54,9 +54,12 @@ void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t
   note_allocation_failure({static_cast<int>(device), static_cast<int64_t>(requested), process().runtime->live_bytes(static_cast<int>(device))});
 }
 
-// Tensors that were there before anybody looked.
+// Tensors that were there before anybody looked; and what the device gave for them, where koila itself came late (an expandable segment is no one piece of memory, and
+// goes uncounted).
 void count_what_is_there(CUDAAllocator& allocator) {
+  const bool came_late = __atomic_load_n(process().runtime->torch_uses_cuda, __ATOMIC_ACQUIRE) == 0;
   for (const auto& segment : allocator.snapshot({0, 0}, /*include_traces=*/false).segments) {
+    if (came_late && !segment.is_expandable) process().runtime->on_earlier_segment(segment.device, segment.address, segment.total_size);
     uintptr_t address = segment.address;
     for (const auto& block : segment.blocks) {
       if (block.active) process().runtime->on_tensor(segment.device, address, static_cast<int64_t>(block.requested_size), {KOILA_SETUP, 0, 0});

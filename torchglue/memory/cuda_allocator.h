@@ -11,7 +11,7 @@ namespace koila {
 // Note [Meeting the CUDA allocator]
 // The allocator takes observers only once it is initialised, by the program's first use of a device, and forgets none: there is no
 // detaching. So koila waits for the first memory that the preload sees it get on a device, and attaches before the operator after it. What
-// was allocated by then is read off the allocator's own statistics.
+// was allocated by then is read off the allocator's own statistics. Where koila comes into a process that runs already, the allocator may be ready: then that is at once.
 
 // Attaches if the allocator is there and ready and has not been attached to; else does nothing. Any thread. To be called once
 // the allocator has got something on a device (koila_runtime.torch_uses_cuda).

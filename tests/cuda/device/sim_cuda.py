@@ -25,8 +25,8 @@ def _load():
     """The kernels' library, started. The loader finds the simulation by its soname, whatever cudart the system has."""
     built = ROOT / "build" / "tests" / "cuda"
     ctypes.CDLL(os.environ.get("SIM_CUDART", built / "sim" / "plain" / "libcudart.so.13"), mode=ctypes.RTLD_GLOBAL)
-    ctypes.CDLL(os.environ.get("SIM_C10_CUDA", ROOT / ".cache" / "c10_cuda" / "libc10_cuda.so"), mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(os.environ.get("SIM_CUDA_KERNELS", built / "device" / "libsim_cuda_kernels.so"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(os.environ.get("SIM_C10_CUDA", ROOT / ".cache" / "c10_cuda" / "libc10_cuda.so"))
+    library = ctypes.CDLL(os.environ.get("SIM_CUDA_KERNELS", built / "device" / "libsim_cuda_kernels.so"))
     library.sim_cuda_error.restype = ctypes.c_char_p
     library.sim_cuda_stat.restype = ctypes.c_int64
     library.sim_cuda_set_fraction.argtypes = [ctypes.c_int, ctypes.c_double]
