@@ -24,6 +24,7 @@ bool is_function_reference(std::uint32_t type) { return type == R_AARCH64_JUMP_S
 // What the dynamic linker knows of a library or of the program: its tables, as its dynamic section has them.
 struct Object {
   Address base = 0;
+  Address span = 0;  // bytes from the base to its end
   const ElfW(Sym) * symbols = nullptr;
   const char* names = nullptr;
   const std::uint32_t* hash = nullptr;  // DT_GNU_HASH
@@ -35,6 +36,7 @@ struct Object {
   explicit Object(const dl_phdr_info& info) : base(info.dlpi_addr) {
     for (int i = 0; i < info.dlpi_phnum; ++i) {
       const auto& header = info.dlpi_phdr[i];
+      if (header.p_type == PT_LOAD && header.p_vaddr + header.p_memsz > span) span = header.p_vaddr + header.p_memsz;
       if (header.p_type == PT_DYNAMIC) read(reinterpret_cast<const ElfW(Dyn)*>(base + header.p_vaddr));
       if (header.p_type == PT_GNU_RELRO) seal(base + header.p_vaddr, header.p_memsz);
     }
@@ -42,6 +44,10 @@ struct Object {
 
   bool is_whole() const { return symbols != nullptr && names != nullptr; }
   const char* name_of(std::uint32_t symbol) const { return names + symbols[symbol].st_name; }
+
+  // Another thread may be loading the library at this moment: it is listed before its references hold addresses, and then it will be bound by the linker. So is a reference
+  // that nobody needs to define, and nobody has.
+  bool is_bound(Address value) const { return value != 0 && (base == 0 || value >= span); }
 
   // The linker has bound it here, and no library that comes first would have changed that.
   bool is_own_for_good(std::uint32_t symbol) const {
@@ -157,7 +163,9 @@ std::ptrdiff_t rebind(const Object& object, const StandIns& stand_ins) {
       const Address stand_in = stand_ins.find(object.name_of(symbol));
       if (stand_in == 0 || object.is_own_for_good(symbol)) continue;
       const Address place = object.base + entry.r_offset;
-      if (*reinterpret_cast<const Address*>(place) != stand_in && !writer.write(place, stand_in)) return -1;
+      const Address value = *reinterpret_cast<const Address*>(place);
+      if (!object.is_bound(value)) continue;
+      if (value != stand_in && !writer.write(place, stand_in)) return -1;
       ++bound;
     }
   }

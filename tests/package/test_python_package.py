@@ -26,7 +26,7 @@ def test_a_wheel_is_the_package_and_its_script(packages):
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith("METADATA"))
         licences = {name.split("/licenses/", 1)[1]: wheel.read(name) for name in wheel.namelist() if "/licenses/" in name}
-    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/live.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
+    assert names == {"koila/__init__.py", "koila/__main__.py", "koila/attach.py", "koila/live.py", "koila/bin/koila", "koila/lib/libkoila.so"} | {
         f"koila/{header.relative_to(ROOT)}" for header in (ROOT / "include" / "koila").rglob("*.h")}
     assert "Requires-Dist" not in metadata, "pip would bring a torch that koila was not built for"
     assert "License-Expression: MIT\n" in metadata
