@@ -157,7 +157,8 @@ void set_rules(void (*add)(const char*, const char*)) {
   quietly([&] { rule_book().set_reader(add); });
 }
 
-koila_runtime table = {
+// Constant-initialised: the library's constructor may hand it over before its C++ objects are made.
+constinit koila_runtime table = {
     .version = KOILA_ABI_VERSION,
     .settings = nullptr,
     .log = log_message,
@@ -177,7 +178,7 @@ koila_runtime table = {
     .place_number = place_number,
     .begin_backward = begin_backward,
     .on_outside = on_outside,
-    .torch_uses_cuda = torch_uses_cuda(),
+    .torch_uses_cuda = &torch_uses_cuda,
     .on_earlier_segment = on_earlier_segment,
     .captures = &captures,
     .set_before_capture = set_before_capture,

@@ -1,20 +1,16 @@
 #include "runtime/cuda_use.h"
 
+#include <exception>
+
 #include "runtime/device_memory.h"
 #include "runtime/runtime.h"
 
 namespace koila {
 
-namespace {
-
-int uses_cuda = 0;
-
-}  // namespace
-
-const int* torch_uses_cuda() { return &uses_cuda; }
+int torch_uses_cuda = 0;
 
 void note_torch_uses_cuda() {
-  if (__atomic_load_n(&uses_cuda, __ATOMIC_RELAXED) == 0) __atomic_store_n(&uses_cuda, 1, __ATOMIC_RELEASE);
+  if (__atomic_load_n(&torch_uses_cuda, __ATOMIC_RELAXED) == 0) __atomic_store_n(&torch_uses_cuda, 1, __ATOMIC_RELEASE);
 }
 
 void on_earlier_segment(int device, std::uintptr_t address, std::size_t bytes) {

@@ -8,7 +8,7 @@
 namespace koila {
 
 // Becomes 1, from 0, with the first memory that it gets. To be read atomically.
-const int* torch_uses_cuda();
+extern int torch_uses_cuda;
 void note_torch_uses_cuda();
 
 // Memory that it got before koila came: counted from now on, also against a budget, which holds for what comes next. Throws nothing.

@@ -77,13 +77,11 @@ void attach() {
   if (glue(runtime, redirects, running.c_str()) == 0) runtime_attached(running.c_str());
 }
 
-void come_late() {
-  const bool torch_is_here = is_loaded("libtorch_cpu.so");
-  if (attached.load() || came_late.exchange(true)) return;
-  if (torch_is_here) return attach();
-  rebind_loaded();  // the functions that tell of threads; torch's come in initModule
-}
-
 }  // namespace koila::shim
 
-extern "C" __attribute__((visibility("default"))) void koila_attach() { koila::shim::come_late(); }
+extern "C" __attribute__((visibility("default"))) void koila_attach() {
+  using namespace koila::shim;
+  if (attached.load() || came_late.exchange(true)) return;
+  if (is_loaded("libtorch_cpu.so")) return attach();
+  rebind_loaded();  // the functions that tell of threads; torch's come in initModule
+}

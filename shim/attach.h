@@ -12,9 +12,6 @@ void* choose_init_module(void* real);
 // with one line that says why, when the adapter is missing or was built for another torch.
 void attach();
 
-// The same in a process that runs already and was not started with the preload: now, or once torch/_C is initialised.
-void come_late();
-
 }  // namespace koila::shim
 
 #endif  // KOILA_SHIM_ATTACH_H_

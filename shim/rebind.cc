@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 #include <unordered_map>
+
+#include "shim/loaded_object.h"
 
 namespace koila::shim {
 namespace {
@@ -172,23 +173,13 @@ std::ptrdiff_t rebind(const Object& object, const StandIns& stand_ins) {
   return bound;
 }
 
-bool has(const dl_phdr_info& info, const void* address) {
-  const auto at = reinterpret_cast<Address>(address);
-  for (int i = 0; i < info.dlpi_phnum; ++i) {
-    const auto& header = info.dlpi_phdr[i];
-    const Address begin = info.dlpi_addr + header.p_vaddr;
-    if (header.p_type == PT_LOAD && at >= begin && at < begin + header.p_memsz) return true;
-  }
-  return false;
-}
-
 const void* within_own() { return reinterpret_cast<const void*>(&rebind_loaded); }
 
 dl_phdr_info own_info() {
   dl_phdr_info own = {};
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* data) {
-        if (!has(*info, within_own())) return 0;
+        if (!holds(*info, within_own())) return 0;
         *static_cast<dl_phdr_info*>(data) = *info;
         return 1;
       },
@@ -204,7 +195,7 @@ std::ptrdiff_t rebind_loaded() {
   std::ptrdiff_t all = 0;
   const int failed = dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* data) {
-        if (has(*info, within_own())) return 0;
+        if (holds(*info, within_own())) return 0;
         const std::ptrdiff_t bound = rebind(Object(*info), stand_ins);
         if (bound < 0) return 1;
         *static_cast<std::ptrdiff_t*>(data) += bound;

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
 #include <vector>
 
 #include "runtime/quiet_write.h"
 #include "shim/attach.h"
+#include "shim/loaded_object.h"
 
 extern "C" {
 // Hidden, or the compiler would go through the GOT for what the assembler defines beside it.
@@ -116,25 +116,7 @@ void* find_real(const char* symbol, const char* library) {
 }
 
 bool is_program(const void* base) {
-  struct Look {
-    const void* base;
-    bool first = true, found = false;
-  } look{base};
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* data) {
-        auto& l = *static_cast<Look*>(data);
-        if (std::exchange(l.first, false)) {  // the program comes first
-          for (int i = 0; i < info->dlpi_phnum; ++i) {
-            const auto& header = info->dlpi_phdr[i];
-            const auto begin = info->dlpi_addr + header.p_vaddr;
-            const auto at = reinterpret_cast<std::uintptr_t>(l.base);
-            if (header.p_type == PT_LOAD && at >= begin && at < begin + header.p_memsz) l.found = true;
-          }
-        }
-        return 1;
-      },
-      &look);
-  return look.found;
+  return dl_iterate_phdr([](dl_phdr_info* program, std::size_t, void* data) { return holds(*program, data) ? 2 : 1; }, const_cast<void*>(base)) == 2;  // it comes first
 }
 
 void* find_real_for(const char* symbol, const char* prefix, const void* caller) {

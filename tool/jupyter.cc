@@ -41,8 +41,8 @@ bool is_kernel_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), fits);
 }
 
-// Whose kernel it is that is there: "" when there is none, or it is one of ours.
-std::string somebody_elses(const std::string& file) {
+// Why the kernel of that file may not be replaced; "" where there is none, or koila has made it.
+std::string kept_because(const std::string& file) {
   const auto text = read_file(file);
   if (!text) return "";
   const auto spec = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
@@ -83,7 +83,7 @@ int jupyter_command(const Words& words) {
   if (program.status != 0 || program.python.empty()) return fail("--python " + python + ": " + (program.status == 0 ? "is no Python" : "not found, or not to be executed"));
 
   const std::string folder = kernels(prefix) + "/" + name, file = folder + "/kernel.json";
-  if (const std::string problem = somebody_elses(file); !problem.empty()) return fail(problem);
+  if (const std::string problem = kept_because(file); !problem.empty()) return fail(problem);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return fail(folder + ": " + error.message());

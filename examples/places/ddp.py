@@ -17,5 +17,5 @@ for step in range(3):
     optimizer.step()
     if dist.get_rank() == 0:
         print(f"step {step + 1}  loss {loss.item():.4f}", flush=True)
-dist.barrier()  # PyTorch aborts where a rank ends while its gloo thread still lets go of the last reduction
+dist.monitored_barrier()  # PyTorch aborts where a rank ends while its gloo thread still lets go of the last reduction, or of a barrier()
 dist.destroy_process_group()

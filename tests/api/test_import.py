@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,16 @@ KERNELS = ROOT / "build" / "tests" / "cuda" / "device" / "libsim_cuda_kernels.so
 needs_device = pytest.mark.skipif(not KERNELS.exists() or not (ROOT / ".cache" / "c10_cuda" / "libc10_cuda.so").exists(), reason="no libc10_cuda.so of torch's CUDA build")
 
 
-def run(when, device="cpu", **more):
+def python(*words, package=ROOT / "python", **more):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
-    environment |= {"PYTHONPATH": f"{ROOT / 'python'}:{SIMULATED}", "KOILA_REPORT": "off", "KOILA_LADDER": "0,1", "OMP_NUM_THREADS": "1", "SIM_CAPACITY": "64MiB"} | more
-    done = subprocess.run([sys.executable, Path(__file__).with_name("import_late.py"), when, device], env=environment, capture_output=True, text=True, timeout=300)
+    environment |= {"PYTHONPATH": f"{package}:{SIMULATED}", "KOILA_REPORT": "off"} | more
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def run(when, device="cpu", **more):
+    done = python(Path(__file__).with_name("import_late.py"), when, device, KOILA_LADDER="0,1", OMP_NUM_THREADS="1", SIM_CAPACITY="64MiB", **more)
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
@@ -65,16 +71,13 @@ def test_under_the_preload_it_is_the_one_that_is_there():
 def test_torch_that_was_loaded_for_all():
     """What is loaded later would find torch's own functions first, so koila stays out, and says what to do."""
     code = "import ctypes, torch\nctypes.CDLL(torch.__path__[0] + '/lib/libtorch_cpu.so', mode=ctypes.RTLD_GLOBAL)\nimport koila\nprint(koila.loaded(), koila.memory())\nprint(torch.ones(3).sum().item())"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"} | {"PYTHONPATH": str(ROOT / "python"), "KOILA_REPORT": "off"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    done = python("-c", code)
     assert done.stdout == "True None\n3.0\n", done.stderr
     assert "import koila before torch" in done.stderr
 
 
-def test_a_library_that_is_not_there():
+def test_a_library_that_is_not_there(tmp_path):
     """A warning, and the program goes on."""
-    code = "import koila.attach, warnings\nkoila.attach.attach('/nonexistent/libkoila.so')\nprint('on')"
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"} | {"PYTHONPATH": str(ROOT / "python"), "KOILA_REPORT": "off"}
-    hidden = "import sys, pathlib\nreal = pathlib.Path.exists\npathlib.Path.exists = lambda self: False if self.name == 'lib' else real(self)\n"
-    done = subprocess.run([sys.executable, "-c", hidden + code], env=environment, capture_output=True, text=True, timeout=300)
+    shutil.copytree(ROOT / "python" / "koila", tmp_path / "python" / "koila")
+    done = python("-c", "import koila\nprint('on')", package=tmp_path / "python")
     assert done.stdout == "on\n" and "koila does nothing in this process: there is no" in done.stderr

@@ -70,7 +70,7 @@ def scratch(tmp_path):
 def test_every_command_of_a_page_runs(page, scratch):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
     environment["PATH"] = os.pathsep.join([str(ROOT / "build" / "tool"), str(Path(sys.executable).parent), environment["PATH"]])
-    environment["JUPYTER_DATA_DIR"] = str(scratch / "jupyter")  # not the kernels of who runs this
+    environment["JUPYTER_DATA_DIR"] = str(scratch / "jupyter")  # no kernel is installed for the user who runs the tests
     found = list(blocks((ROOT / "docs" / f"{page}.md").read_text()))
     assert found, "a page of commands without one"
     for lines in found:

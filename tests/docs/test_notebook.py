@@ -1,12 +1,12 @@
 """Notebooks in a real Jupyter kernel: examples/notebook.ipynb with `import koila` and without, the kernel of `koila jupyter`, and cells that fail or are interrupted."""
 
-import copy
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,14 +24,8 @@ def execute(cells, tmp_path, kernel="python3", **more):
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in cells])
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KOILA_") and k != "LD_PRELOAD"}
     environment |= {"PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1", "JUPYTER_DATA_DIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")} | more
-    before, here = dict(os.environ), os.environ
-    try:
-        here.clear()
-        here.update(environment)
+    with mock.patch.dict(os.environ, environment, clear=True):
         nbclient.NotebookClient(book, timeout=300, allow_errors=True, kernel_name=kernel, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    finally:
-        here.clear()
-        here.update(before)
     return [cell.outputs for cell in book.cells]
 
 
@@ -44,7 +38,7 @@ def errors(outputs):
 
 
 def code_cells():
-    return [cell.source for cell in copy.deepcopy(NOTEBOOK).cells if cell.cell_type == "code"]
+    return [cell.source for cell in NOTEBOOK.cells if cell.cell_type == "code"]
 
 
 def test_the_example_trains_and_shows_its_report(tmp_path):
@@ -94,7 +88,7 @@ def test_what_cannot_be_installed_is_said(tmp_path):
 def test_cells_that_fail_leave_nothing(tmp_path):
     """A cell that raises between forward and backward, one that is interrupted within micro-batches, one that runs out for good: what comes after is the plain run's."""
     begin = """
-        import os, signal, threading
+        import signal
         import torch
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(0)

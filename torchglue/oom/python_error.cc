@@ -5,9 +5,9 @@
 #include <new>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "torchglue/base/python_function.h"
+#include "torchglue/base/python_object.h"
 #include "torchglue/oom/oom.h"
 
 namespace koila {
@@ -26,9 +26,8 @@ struct Python {
   void (*let_go)(void*) = python_function<void (*)(void*)>("Py_DecRef");
   int (*matches)(void*, void*) = python_function<int (*)(void*, void*)>("PyErr_GivenExceptionMatches");
   void** exception = python_function<void**>("PyExc_Exception");
-  void* (*attribute)(void*, const char*) = python_function<void* (*)(void*, const char*)>("PyObject_GetAttrString");
 
-  bool here() const { return lock && unlock && fetch && restore && clear && str && utf8 && let_go && matches && exception && attribute; }
+  bool here() const { return lock && unlock && fetch && restore && clear && str && utf8 && let_go && matches && exception; }
 };
 
 // The thread's pending error, taken while this lives, and put back unless it is dropped.
@@ -78,31 +77,13 @@ struct PytorchsError : std::exception {
   std::string message;
 };
 
-std::string file_of(void* entry) {
-  std::string text;
-  void* frame = python().attribute(entry, "tb_frame");
-  void* code = frame != nullptr ? python().attribute(frame, "f_code") : nullptr;
-  void* name = code != nullptr ? python().attribute(code, "co_filename") : nullptr;
-  const char* utf8 = name != nullptr ? python().utf8(name) : nullptr;
-  if (utf8 != nullptr) text = utf8;
-  for (void* object : {name, code, frame}) {
-    if (object != nullptr) python().let_go(object);
-  }
-  return text;
-}
-
-// The file whose code raised the error of this traceback, those that end in `but_for` left out; "" where that cannot be told. With Python's lock held, and no error pending.
+// The file whose code raised the error of this traceback, those that end in `but_for` left out; "" where that cannot be told.
 std::string raised_in(void* traceback, std::string_view but_for) {
   std::string file;
-  std::vector<void*> held;
-  for (void* entry = traceback; entry != nullptr;) {
-    const std::string name = file_of(entry);
-    if (!name.empty() && !name.ends_with(but_for)) file = name;
-    held.push_back(entry = python().attribute(entry, "tb_next"));  // null behind the last, which is None
+  for (auto entry = PythonObject::borrowed(traceback); entry; entry = entry.attribute("tb_next")) {  // None, behind the last, has none
+    const PythonObject name = entry.attribute("tb_frame").attribute("f_code").attribute("co_filename");
+    if (name && !name.text().ends_with(but_for)) file = name.text();
   }
-  held.pop_back();
-  for (void* object : held) python().let_go(object);
-  python().clear();
   return file;
 }
 
@@ -145,9 +126,8 @@ bool says_out_of_memory(const std::exception& error) {
 }
 
 bool is_checkpoints_own(const std::exception& error) noexcept {
-  if (!is_pytorchs_python_error(error) || !python().here()) return false;
+  if (!is_pytorchs_python_error(error) || !python().here() || !PythonObject::here() || is_out_of_memory(error)) return false;
   void* traceback = static_cast<const PytorchsError&>(error).traceback;
-  if (traceback == nullptr) return false;
   try {
     const PendingError put_aside(python());
     return raised_in(traceback, "/contextlib.py").ends_with("/torch/utils/checkpoint.py");  // contextlib: a context that was entered before

@@ -23,7 +23,7 @@ void throw_if_ran_out_in_python(const std::exception& error);
 // Whether it says that memory ran out, or the thread's pending error in Python does. Everything stays as it was.
 bool says_out_of_memory(const std::exception& error);
 
-// Whether it was raised by torch.utils.checkpoint itself, and not by the function that it ran: what it makes again is not what it was, or may be made once only (selective
+// Whether it was raised by torch.utils.checkpoint itself, and not by the function that it ran, nor for want of memory: what it makes again is not what it was, or may be made once only (selective
 // activation checkpointing, `debug=True`).
 bool is_checkpoints_own(const std::exception& error) noexcept;
 

@@ -266,10 +266,14 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   } catch (const CannotConvert& why) {
     reason = why.what();
   } catch (const std::exception& error) {
-    const bool by_checkpoint = is_checkpoints_own(error);
-    if (!is_out_of_memory(error) && !by_checkpoint) throw;
-    reason = by_checkpoint ? kRunsOnceMore : reason_of(error);
-    if (by_checkpoint) forget_python_error(error);
+    if (is_out_of_memory(error)) {
+      reason = reason_of(error);
+    } else if (is_checkpoints_own(error)) {
+      forget_python_error(error);
+      reason = kRunsOnceMore;
+    } else {
+      throw;
+    }
   }
   if (refusals_told() == told) report_refusal(oom, reason, 0);
   std::rethrow_exception(ran_out);
