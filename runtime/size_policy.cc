@@ -138,6 +138,7 @@ std::int64_t SizePolicy::begin(std::optional<std::int64_t> available) {
   available_ = available;
   failed_ = false;
   if (options_.way == Way::kFixed) return rows_;
+  if (begins_whole()) return rows_ = batch_;
   if (!available) return rows_ = limited_ ? batch_ : rows_;
   std::erase_if(failures_, [&](const Failure& f) { return step_ > f.until + f.lasts; });
   if (const auto settled = choices_.find(coarse(*available)); std::exchange(restored_, false) && settled != choices_.end() && fits(settled->second, *available, 0)) {

@@ -75,6 +75,12 @@ class SizePolicy {
   // batch(): it fits as a whole.
   std::int64_t begin(std::optional<std::int64_t> available);
 
+  // The step under way was handed back to the program with its error, or it came through in micro-batches. Who was refused may have made room, and what was refused in
+  // micro-batches may fit whole: the next one begins whole; where that is refused too, the one after it in micro-batches again, and so on in turn.
+  void refused() { ++refusals_; }
+  void came_through() { refusals_ = 0; }
+  bool begins_whole() const { return refusals_ % 2 != 0; }
+
   // Somebody who knows better has chosen: rows at a time from here on, as if begin() had said so.
   void use(std::int64_t rows);
 
@@ -146,6 +152,7 @@ class SizePolicy {
   std::optional<std::int64_t> available_;  // when the step began
   std::int64_t step_ = 0;
   bool failed_ = false;   // in this step
+  int refusals_ = 0;      // in a row
   bool limited_ = false;  // the last failure was of what was known to be available
   bool unsure_ = false;   // how much the last step needed
   std::int64_t standing_ = 0;

@@ -103,6 +103,8 @@ constexpr Remedy kRemedies[] = {
      "read the tensor itself (item(), tolist(), numpy()), and not its storage"},
     {"given other memory",
      "leave .data = ... to between the steps"},
+    {"refused in an earlier backward pass",
+     "run the forward pass again before the next backward: the graph of a step that was refused is gone"},
     {"storage resized",
      "give the memory of an activation back by dropping the tensor, or after backward; a weight's may be given back and filled anew"},
     {"NumPy",

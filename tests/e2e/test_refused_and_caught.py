@@ -109,6 +109,59 @@ def test_numpy_looks_at_what_is_left_of_a_step_that_was_refused():
     assert lost > 0
 
 
+MAKES_ROOM = """
+import gc
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)
+cache = torch.zeros(100_000)
+net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+def step(given, labels):
+    gc.collect()
+    optimizer.zero_grad()
+    given = given.clone().requires_grad_()
+    hidden = net[:3](given)
+    out = net[3:](hidden)
+    torch.autograd.grad(F.cross_entropy(out, labels), hidden, retain_graph=True)
+    again = hidden.clone()
+    pull = torch.autograd.grad(net[3:](again).gather(1, labels[:, None]).unbind(), again)[0]
+    loss = F.cross_entropy(out, labels) + pull.abs().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+for number in range(4):
+    given, labels = torch.randn(400, 8), torch.randint(0, 3, (400,))
+    while True:
+        try:
+            print("loss", step(given, labels))
+            break
+        except torch.OutOfMemoryError:
+            print("ran out")
+            if cache is None:
+                raise
+            cache = None
+"""
+
+
+def test_a_program_that_makes_room_goes_on_at_the_full_batch():
+    """Plain PyTorch runs out once, and trains on when the cache is gone. So it is under koila, which refuses the step that ran out, and learns nothing of it."""
+    def train(mode):
+        return run_program(MAKES_ROOM, koila_environment(mode, KOILA_CPU_MEMORY="2174170B", KOILA_LADDER="0,1"))
+
+    plain, koila = train("track"), train("rescue")
+    assert plain.count("ran out") == 1
+    assert koila.count("ran out") <= 1
+    for line, expected in zip(koila.splitlines()[koila.count("ran out"):], plain.splitlines()[1:], strict=True):
+        assert abs(float(line.split()[1]) - float(expected.split()[1])) < 1e-12
+
+
 RUNS_ONCE = """
 import contextlib
 import functools

@@ -224,6 +224,22 @@ TEST(SizePolicy, ASizeThatWasAskedForOnlyEverShrinks) {
   EXPECT_EQ(policy.begin(1'000'000'000), 5);
 }
 
+TEST(SizePolicy, AStepThatWasRefusedBeginsWholeTheNextTime) {
+  SizePolicy policy = model(64, 32);
+  policy.begin(1000);
+  policy.failed(64);
+  policy.end(500, 1);
+  EXPECT_LT(policy.begin(100), 64);
+  policy.refused();
+  EXPECT_EQ(policy.begin(100), 64);
+  EXPECT_EQ(policy.begin(100), 64) << "as long as it comes through whole";
+  policy.failed(64);
+  policy.refused();
+  EXPECT_LT(policy.begin(100), 64) << "refused again: the other way next";
+  policy.came_through();
+  EXPECT_LT(policy.begin(100), 64);
+}
+
 TEST(SizePolicy, FindsTheFastestSizeAndStaysThere) {
   SizePolicy policy(1024, 512, {Way::kModel, true, 0.03});
   const auto seconds = [](std::int64_t m) { return 1.0 + std::abs(static_cast<double>(m) - 128) / 200; };

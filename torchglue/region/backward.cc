@@ -297,7 +297,7 @@ void Region::check_pass(const std::vector<at::Tensor>& gradients) const {
       refuse("is_grads_batched=True asks for many backward passes at once.");
     }
   }
-  if (saved_is_lost_ != nullptr) refuse(std::string("a tensor that operators of the step may have saved for backward ") + saved_is_lost_);
+  check_saved();
 }
 
 // Notes which captures the engine wants the gradients of, and which operators the pass goes through. Throws PyTorch's error where one of them has let go of what it had saved.

@@ -28,11 +28,14 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/pass_edges.h"
 #include "torchglue/region/real_values.h"
+#include "torchglue/region/spent_nodes.h"
 #include "torchglue/step/session.h"
 
 namespace koila {
 
 using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 namespace {
@@ -67,6 +70,8 @@ void RegionNode::add_capture(Capture& capture) {
   if (capture.tensor.is_leaf()) edge = Edge(make_node<InTurn>(std::move(edge), capture.tensor), 0);
   next_edges_.push_back(std::move(edge));
 }
+
+bool RegionNode::stands_for_leaf(const Node& node) { return dynamic_cast<const InTurn*>(&node) != nullptr; }
 
 int64_t RegionNode::add_output(const at::Tensor& deferred, ValueId value) {
   outputs_.push_back(value);
@@ -122,6 +127,7 @@ void RegionNode::let_go_of_hooks() {
 
 variable_list RegionNode::apply(variable_list&& gradients) {
   if (!works_for_owner()) region_->refuse("another thread's step is under way, and koila follows the steps of one thread at a time.");
+  spent_nodes().add(region_);
   return region_->backward(std::move(gradients));
 }
 
@@ -137,6 +143,10 @@ variable_list GradientSink::apply(variable_list&& gradients) {
 void Region::refuse(const std::string& reason) const {
   const int device = device_number(device_);
   refuse_split_step({device, KOILA_BACKWARD, "backward", 0, session().runtime->live_bytes(device)}, reason, batch_);
+}
+
+void Region::check_saved() const {
+  if (saved_is_lost_ != nullptr) refuse(std::string("a tensor that operators of the step may have saved for backward ") + saved_is_lost_);
 }
 
 // A hook on a tensor that operators of the region read on would have to see its full gradient before the rest of backward goes on, see Note [Hooked tensors].
@@ -211,16 +221,25 @@ void Region::backward_done() {
 
 // A Function's backward may differentiate a graph that its forward has made, out of operators of the region that its own result hangs on. Its node has no operator that would have told of it.
 void Region::consume_ends() {
-  std::vector<char> read(values_.size(), 0);
-  for (const Instruction& in : instructions_) {
-    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+  std::vector<char> is_end(values_.size(), 0);  // that an operator makes, which is there still, and none reads
+  const auto for_each_operator = [&](const auto& f) {
+    for (const Instruction& in : instructions_) {
+      if (std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) f(in);
+    }
+  };
+  for_each_operator([&](const Instruction& in) {
+    for (ValueId out : in.outputs) {
+      if (out != kNoValue) is_end[out] = 1;
+    }
+  });
+  for_each_operator([&](const Instruction& in) {
     for (const Argument& argument : in.arguments) {
       for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) read[o.id] = 1;
+        if (o.kind == Operand::Kind::kValue) is_end[o.id] = 0;
       }
     }
-  }
-  for (ValueId id = 0; id < values_.size(); ++id) values_[id].consumed |= values_[id].requires_grad && !values_[id].used_up && !read[id];
+  });
+  for (ValueId id = 0; id < values_.size(); ++id) values_[id].consumed |= values_[id].requires_grad && !values_[id].used_up && is_end[id];
 }
 
 // What has its value is an ordinary tensor from now on; what only it was made from goes.
@@ -240,10 +259,11 @@ void Region::let_go_of_used_up(const std::vector<ValueId>& values) {
 
 // Note [What a region may own]
 // A capture owns the graph that it hangs on, and that graph what its nodes have saved, which may be tensors that stand for values of this region: conversions leave graphs
-// as they are where an operator stays whole. Such a tensor owns the region, and the two would live for ever; a backward pass frees what was saved, and a step that is refused has
-// none. A region whose node is gone takes no part in any backward pass. So at a step's end it keeps the memory of what it reads, and no graph.
+// as they are where an operator stays whole, and a Function of the program's may keep a graph in its context. Such a tensor owns the region, and the two would live for ever; a backward pass
+// frees what was saved, and a step that is refused has none. A region whose node is gone takes no part in any backward pass, and one that was refused in a pass that was to use up its graph
+// would not come through another, no more than plain PyTorch. So then it keeps the memory of what it reads, and no graph.
 void Region::let_go_of_graphs() {
-  if (released_ || node_ != nullptr) return;
+  if (released_) return;
   std::vector<at::Tensor> graphs;  // dropped last: what they had saved may end this region
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || !has_node(capture.tensor)) continue;
@@ -253,7 +273,18 @@ void Region::let_go_of_graphs() {
     capture.graph = nullptr;
     capture.edge = -1;
   }
-  if (!graphs.empty()) session().log(KOILA_LOG_DEBUG, "a region without a node let go of " + std::to_string(graphs.size()) + " graphs at the end of a step");
+  if (!graphs.empty()) session().log(KOILA_LOG_DEBUG, "a region let go of " + std::to_string(graphs.size()) + " graphs at the end of a step");
+}
+
+void Region::end_refused() {
+  if (released_) return;
+  close();
+  spare_first_frame();
+  saved_is_lost_ = "went with the step, which was refused in an earlier backward pass.";
+  const NodePtr node = this->node();
+  edge_list edges;  // dropped last, as above
+  for (size_t i = 0; node != nullptr && i < node->next_edges().size(); ++i) edges.push_back(static_cast<RegionNode*>(node.get())->exchange_edge(i, {}));
+  let_go_of_graphs();
 }
 
 void Region::release() {

@@ -30,6 +30,7 @@ class RegionNode : public torch::autograd::Node {
   void add_capture(Capture& capture);
   // Puts another edge there; returns what was there.
   torch::autograd::Edge exchange_edge(size_t i, torch::autograd::Edge edge) { return std::exchange(next_edges_[i], std::move(edge)); }
+  static bool stands_for_leaf(const torch::autograd::Node& node);  // that a capture's edge leads to
   // Returns the input number of the node that stands for the deferred tensor.
   int64_t add_output(const at::Tensor& deferred, ValueId value);
   const std::vector<ValueId>& outputs() const { return outputs_; }

@@ -187,7 +187,9 @@ class Region : public std::enable_shared_from_this<Region> {
   // The engine has let go of what the nodes that the last pass ran had saved.
   void backward_done();
   void release();
-  void let_go_of_graphs();  // the step is over: see Note [What a region may own]
+  void let_go_of_graphs();  // its node is gone, and the step is over: see Note [What a region may own]
+  void end_refused();  // by a pass that was to use up its graph: no other comes through
+  void check_saved() const;
   bool released() const { return released_; }
 
   const Value& value(ValueId id) const { return values_[id]; }
@@ -227,9 +229,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void check_sound();
 
   struct Statistics {
-    int64_t runs = 0;
-    int64_t forward_only = 0;
-    int64_t halvings = 0;
+    int64_t runs = 0, forward_only = 0, halvings = 0;
     double seconds = 0;
   } statistics;
 

@@ -24,12 +24,14 @@
 #include "torchglue/region/pass_edges.h"
 #include "torchglue/region/quiet_writes.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/region/spent_nodes.h"
 #include "torchglue/region/successors.h"
 #include "torchglue/rescue/convert.h"
 #include "torchglue/rescue/engine_callbacks.h"
 #include "torchglue/rescue/graph_pass.h"
 #include "torchglue/rescue/interrupted.h"
 #include "torchglue/rescue/pass_number.h"
+#include "torchglue/rescue/refused_pass.h"
 #include "torchglue/rescue/split_pass.h"
 #include "torchglue/rescue/tensor_hooks.h"
 #include "torchglue/sizing/sizing.h"
@@ -81,7 +83,10 @@ void end_step() {
   s.forget_step();
   s.live_regions();
   if (s.engine_depth > 0) return;
-  for (const auto& region : s.live_regions()) region->let_go_of_graphs();
+  for (const auto& region : s.live_regions()) {
+    if (region->node() == nullptr) region->let_go_of_graphs();
+  }
+  spent_nodes().let_go();
   if (s.live_regions().empty() || std::uncaught_exceptions() > 0) raw_memory().clear();
   s.sizes.end();
   s.offload.end();
@@ -192,6 +197,7 @@ void check_split_pass(const Pass& pass, int depth) {
   if (session().live_regions().empty()) return;
   if (pass.create_graph && calls_hooks(pass.roots, pass.outputs)) refuse_split_step(describe_out_of_memory("autograd.grad"), kGradientComesByHook, 0);
   for (const auto& region : regions_behind(pass.roots)) {
+    region->check_saved();
     if (region->depth() == depth) region->check_hooks();
     if (pass.create_graph && pass.accumulate_grad) refuse_split_step(describe_out_of_memory("backward"), kAccumulatesGraphs, region->batch());
     if (pass.create_graph && !pass.keep_graph) {
@@ -354,6 +360,8 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   std::optional<PassOfOwner> goes_on;
   if (pass.goes_on()) goes_on.emplace();
   static const std::string name = "backward";
+  const RefusedPass refused(roots, keep_graph);
+  if (!outputs.empty()) spent_nodes().put_back();
   return watched(name, "what ran out is outside the split part of the step.", [&] {
     check_quiet_writes();
     const bool split = !s.live_regions().empty();

@@ -7,6 +7,7 @@
 
 #include "torchglue/base/process.h"
 #include "torchglue/memory/cuda_allocator.h"
+#include "torchglue/oom/events.h"
 #include "torchglue/sizing/boundary_bytes.h"
 #include "torchglue/sizing/pressure.h"
 
@@ -92,15 +93,15 @@ int64_t StepSizes::begin(const std::shared_ptr<SizePolicy>& policy, c10::Device 
                                        " needed");
   }
   const int64_t base = process().runtime->tensor_bytes(number);
-  steps_.push_back({policy, device, number, rows >= policy->batch(), base, available, base, std::chrono::steady_clock::now(), {}, 0, false});
+  steps_.push_back({policy, device, number, rows >= policy->batch(), base, available, base, std::chrono::steady_clock::now(), {}, 0, false, refusals_told()});
   return rows;
 }
 
 int64_t StepSizes::split(const std::shared_ptr<SizePolicy>& policy, c10::Device device) {
   const int64_t batch = policy->batch();
   if (const UnderWay* step = find(*policy)) {
-    if (!step->whole) return policy->rows();
-    policy->failed(batch);
+    if (!step->whole && !is_refused(*step)) return policy->rows();
+    if (step->whole) policy->failed(batch);
   }
   // That all of it would fit now is no news.
   if (begin(policy, device) >= batch) policy->failed(batch);
@@ -110,7 +111,7 @@ int64_t StepSizes::split(const std::shared_ptr<SizePolicy>& policy, c10::Device 
 
 bool StepSizes::goes_on(const SizePolicy& policy, uint64_t key, int times, bool with_gradients) {
   UnderWay* step = find(policy);
-  if (step == nullptr) return false;
+  if (step == nullptr || is_refused(*step)) return false;
   int& seen = step->seeds[key];
   if (seen >= times && !(step->whole && with_gradients)) return false;
   ++seen;
@@ -185,8 +186,11 @@ void StepSizes::failed(int64_t batch, int64_t rows) {
   step->peak = process().runtime->marked_peak(step->device_number) - step->in_memory;
 }
 
+bool StepSizes::is_refused(const UnderWay& step) { return refusals_told() != step.told; }
+
 void StepSizes::finish(UnderWay& step) {
   const int64_t rows = step.policy->rows();
+  if (!step.whole) is_refused(step) ? step.policy->refused() : step.policy->came_through();
   if (step.regions > 0 && rows > 1 && process().forced_micro_batch() == 0 && pressure().persists(step.device_number, step.ran_out)) {
     step.policy->failed(rows);
     process().log(KOILA_LOG_INFO, "step after step the allocator has to empty its cache: micro-batches of " + std::to_string(step.policy->rows()) + " rows from now on");

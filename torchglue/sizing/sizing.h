@@ -116,6 +116,7 @@ class StepSizes {
     ska::flat_hash_map<uint64_t, int> seeds;
     int regions = 0;
     bool ran_out = false;
+    int64_t told = 0;  // refusals when it began
     int64_t pass_peak = 0;   // since the last pass began
     int64_t in_memory = 0;   // boundaries, when the peak was marked last
     int64_t boundaries = 0;  // the most there were, wherever they lay
@@ -125,6 +126,7 @@ class StepSizes {
   UnderWay* find(const SizePolicy& policy);
   UnderWay* find(int64_t batch);
   static void finish(UnderWay& step);
+  static bool is_refused(const UnderWay& step);
   static int64_t enough_rows(const UnderWay& step);
 
   std::vector<UnderWay> steps_;
