@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <string>
+#include <vector>
 
+#include "runtime/adapters.h"
 #include "runtime/cabi.h"
-#include "runtime/torch_release.h"
 #include "shim/own_folder.h"
 #include "shim/rebind.h"
 #include "shim/resolve.h"
@@ -61,14 +62,16 @@ void attach() {
 
   const std::string folder = own_folder();
   if (folder.empty()) return stay_out("koila stays out: it cannot be told where libkoila.so lies; preload it by its whole path");
-  const std::string library = folder + "/libkoila_torch.so";
   const std::string running = torch_version();
-  const std::string built = built_for(folder + "/libkoila_torch.version");
-  if (built.empty()) return stay_out("koila stays out: " + library + " (or its .version file) is missing; build it for this torch (docs/install.md)");
-  if (!same_torch(running, built))
+  const std::vector<Adapter> adapters = adapters_in(folder);
+  if (adapters.empty())
+    return stay_out("koila stays out: " + folder + "/libkoila_torch.so (or its .version file) is missing; build it for this torch (docs/install.md)");
+  const Adapter* adapter = adapter_for(adapters, running);
+  if (adapter == nullptr)
     return stay_out("koila stays out: this process runs torch " + (running.empty() ? "of unknown version" : running) +
-                    ", koila was built for torch " + built + "; build or install it for this one (docs/install.md)");
+                    ", koila was built for torch " + releases_of(adapters) + "; build or install it for this one (docs/install.md)");
 
+  const std::string& library = adapter->path;
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return stay_out(std::string("koila stays out: ") + dlerror());
   auto glue = reinterpret_cast<koila_glue_attach_fn>(dlsym(handle, "koila_glue_attach"));

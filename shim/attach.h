@@ -9,7 +9,7 @@ namespace koila::shim {
 void* choose_init_module(void* real);
 
 // Loads libkoila_torch.so and hands it the runtime, once in a process; torch's libraries must be loaded and initialised. Stays out,
-// with one line that says why, when the adapter is missing or was built for another torch.
+// with one line that says why, when there is no adapter for the torch that runs.
 void attach();
 
 }  // namespace koila::shim

@@ -69,8 +69,12 @@ void examine_binary(const std::string& path, const Library& library, Findings& f
                                "link it with -cudart shared"));
 }
 
-Finding mismatch(const std::string& running, const std::string& built) {
-  return problem("the program runs torch " + running + ", and the adapter is for torch " + built + ": koila would stay out",
+std::string whose_adapters(const std::vector<Adapter>& adapters) {
+  return (adapters.size() > 1 ? "adapters are for torch " : "adapter is for torch ") + releases_of(adapters);
+}
+
+Finding mismatch(const std::string& running, const std::vector<Adapter>& adapters) {
+  return problem("the program runs torch " + running + ", and the " + whose_adapters(adapters) + ": koila would stay out",
                  "build koila for it, in koila's source folder: KOILA_PYTHON=<its python> scripts/setup, or <its python> -m pip install .");
 }
 
@@ -177,9 +181,9 @@ Findings examine_program(const std::vector<std::string>& command, const Program&
 Findings examine_library(const Library& library) {
   if (const std::string bad = library.problem(); !bad.empty())
     return {problem(bad, library.path.empty() ? "--library PATH, or build it with scripts/setup" : "put koila somewhere else, or --library PATH")};
-  if (library.built_for.empty())
+  if (library.adapters.empty())
     return {problem(library.path + " has no adapter beside it (libkoila_torch.so and libkoila_torch.version)", "build it with scripts/setup")};
-  return {ok(library.path + ", whose adapter is for torch " + library.built_for)};
+  return {ok(library.path + ", whose " + whose_adapters(library.adapters))};
 }
 
 Findings examine_torch(const Program& program, const TorchFacts& torch, const Library& library) {
@@ -199,10 +203,11 @@ Findings examine_torch(const Program& program, const TorchFacts& torch, const Li
   if (torch.version.empty()) {
     findings.push_back(problem("the torch in " + torch.folder + " does not say its version (version.py, build-version): koila would stay out",
                                "use a release of PyTorch"));
-  } else if (library.built_for.empty() || same_torch(torch.version, library.built_for)) {
-    findings.push_back(ok(who + " with torch " + torch.version + " (" + torch.folder + ")"));
+  } else if (const Adapter* adapter = adapter_for(library.adapters, torch.version); adapter != nullptr || library.adapters.empty()) {
+    const std::string taken = library.adapters.size() > 1 ? ", which takes the adapter " + adapter->path : "";
+    findings.push_back(ok(who + " with torch " + torch.version + " (" + torch.folder + ")" + taken));
   } else {
-    findings.push_back(mismatch(torch.version, library.built_for));
+    findings.push_back(mismatch(torch.version, library.adapters));
   }
   if (!torch.rocm.empty()) findings.push_back(warning("this torch is for AMD's ROCm, which koila does not follow", "only CPU tensors are rescued"));
   const std::string c10_cuda = torch.folder + "/lib/libc10_cuda.so";
@@ -296,10 +301,10 @@ Findings examine_process(int pid, const Library& library) {
   } else if (!adapter.empty()) {
     findings.push_back(ok("its adapter " + adapter + " is loaded for torch " + running));
   } else {
-    const std::string built = built_for(folder_of(koila) + "/libkoila_torch.version");
+    const std::vector<Adapter> adapters = adapters_in(folder_of(koila));
     if (value_in(environment, "KOILA_MODE") == "off") findings.push_back(problem("KOILA_MODE=off: koila stays out", "start it again without"));
-    else if (built.empty()) findings.push_back(problem("there is no adapter beside " + koila, "build it with scripts/setup"));
-    else if (!same_torch(running, built)) findings.push_back(mismatch(running.empty() ? "of unknown version" : running, built));
+    else if (adapters.empty()) findings.push_back(problem("there is no adapter beside " + koila, "build it with scripts/setup"));
+    else if (adapter_for(adapters, running) == nullptr) findings.push_back(mismatch(running.empty() ? "of unknown version" : running, adapters));
     else findings.push_back(problem("PyTorch is loaded and koila's adapter is not", "see the program's stderr for the line \"koila stays out\""));
   }
   examine_variables(environment, findings);

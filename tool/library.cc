@@ -4,7 +4,6 @@
 #include <sys/statvfs.h>
 
 #include "runtime/surroundings.h"
-#include "runtime/torch_release.h"
 #include "tool/elf_file.h"
 #include "tool/files.h"
 
@@ -17,8 +16,7 @@ Library library_at(const std::string& path) {
   Library library;
   library.path = absolute_path(path);
   library.looked_in = {folder_of(library.path)};
-  const std::string folder = folder_of(library.path);
-  if (is_file(folder + "/libkoila_torch.so")) library.built_for = built_for(folder + "/libkoila_torch.version");
+  library.adapters = adapters_in(folder_of(library.path));
   return library;
 }
 

@@ -1,15 +1,17 @@
-// libkoila.so, and the adapter beside it.
+// libkoila.so, and the adapters beside it.
 #ifndef KOILA_TOOL_LIBRARY_H_
 #define KOILA_TOOL_LIBRARY_H_
 
 #include <string>
 #include <vector>
 
+#include "runtime/adapters.h"
+
 namespace koila::tool {
 
 struct Library {
-  std::string path;       // of libkoila.so, from the root; "" when it was not found
-  std::string built_for;  // the torch of the adapter beside it; "" when there is no adapter
+  std::string path;  // of libkoila.so, from the root; "" when it was not found
+  std::vector<Adapter> adapters;
   std::vector<std::string> looked_in;
 
   // What keeps the loader from taking it; "" when nothing does.

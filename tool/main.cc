@@ -38,7 +38,7 @@ void print_version() {
   const Library library = find_library("");
   std::printf("koila %s\n", KOILA_VERSION);
   if (library.path.empty()) std::printf("libkoila.so was not found\n");
-  else std::printf("%s, adapter for torch %s\n", printable(library.path).c_str(), library.built_for.empty() ? "missing" : printable(library.built_for).c_str());
+  else std::printf("%s, adapter for torch %s\n", printable(library.path).c_str(), library.adapters.empty() ? "missing" : printable(releases_of(library.adapters)).c_str());
 }
 
 int dispatch(Words words) {

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import sys
 
 import pytest
@@ -94,6 +95,32 @@ class TestAnotherTorch:
         (fake.folder / "libkoila_torch.version").write_text("2.13.0+cu130\n")
         assert fake.python("import torch").stderr == ""
         assert len(fake.trace()) == 1
+
+    def test_of_several_adapters_the_one_for_the_release_that_runs_is_taken(self, fake: Preload) -> None:
+        """The others would not even load: their files hold no library."""
+        for release in ("2.11.0", "2.12.1", "2.15.0"):
+            (fake.folder / f"torch-{release}").mkdir()
+            (fake.folder / f"torch-{release}" / "libkoila_torch.so").write_text("no library\n")
+            (fake.folder / f"torch-{release}" / "libkoila_torch.version").write_text(release + "\n")
+        ours = fake.folder / "torch-2.13.0"
+        ours.mkdir()
+        for name in ("libkoila_torch.so", "libkoila_torch.version"):
+            (fake.folder / name).rename(ours / name)
+        done = fake.python(STEP + "print([line.split()[-1] for line in open('/proc/self/maps') if 'libkoila_torch' in line][0])")
+        assert (done.stdout, done.stderr) == (f"{ours / 'libkoila_torch.so'}\n", "")
+        assert fake.trace()[0].startswith("attach torch=2.13.0")
+
+    def test_of_several_adapters_for_other_releases_all_are_named(self, fake: Preload) -> None:
+        (fake.folder / "libkoila_torch.version").write_text("2.12.1\n")
+        for release in ("2.9.0", "2.13.1"):
+            (fake.folder / f"torch-{release}").mkdir()
+            shutil.copy(fake.folder / "libkoila_torch.so", fake.folder / f"torch-{release}")
+            (fake.folder / f"torch-{release}" / "libkoila_torch.version").write_text(release + "\n")
+        done = fake.python(STEP + "print(x.grad.numpy())")
+        assert (done.returncode, done.stdout) == (0, "[2. 2. 2.]\n")
+        (line,) = done.stderr.splitlines()
+        assert "runs torch 2.13.0" in line and "koila was built for torch 2.9.0, 2.12.1 and 2.13.1;" in line
+        assert fake.trace() == []
 
     @pytest.mark.parametrize("missing", ["libkoila_torch.version", "libkoila_torch.so"])
     def test_missing_files_are_said_once(self, fake: Preload, missing: str) -> None:

@@ -32,7 +32,7 @@ TorchFacts torch_of(const std::string& version, const std::string& cuda = "") {
 Library library_for(const std::string& version) {
   Library library;
   library.path = "/lib/libkoila.so";
-  library.built_for = version;
+  library.adapters = {{"/lib/libkoila_torch.so", version}};
   return library;
 }
 
@@ -47,6 +47,17 @@ TEST(Examine, AdapterForTheTorchThatRuns) {
   const Findings other = examine_torch(python(), torch_of("2.11.0"), library_for("2.13.0+cpu"));
   EXPECT_EQ(verdict_of(other, "torch 2.11.0, and the adapter is for torch 2.13.0+cpu"), Verdict::kProblem);
   EXPECT_EQ(verdict_of(examine_torch(python(), torch_of(""), library_for("2.13.0")), "does not say its version"), Verdict::kProblem);
+}
+
+TEST(Examine, OneAdapterOfSeveralOrNone) {
+  Library library = library_for("2.12.1");
+  library.adapters.push_back({"/lib/torch-2.13.0/libkoila_torch.so", "2.13.0"});
+  library.adapters.push_back({"/lib/torch-2.15.0/libkoila_torch.so", "2.15.0"});
+  EXPECT_EQ(verdict_of(examine_torch(python(), torch_of("2.13.0+cu130"), library), "which takes the adapter /lib/torch-2.13.0/libkoila_torch.so"), Verdict::kOk);
+  const Findings none = examine_torch(python(), torch_of("2.14.0"), library);
+  EXPECT_EQ(verdict_of(none, "torch 2.14.0, and the adapters are for torch 2.12.1, 2.13.0 and 2.15.0: koila would stay out"), Verdict::kProblem);
+  library.path = "/proc/self/exe";
+  EXPECT_EQ(verdict_of(examine_library(library), "whose adapters are for torch 2.12.1, 2.13.0 and 2.15.0"), Verdict::kOk);
 }
 
 // What it advises must not bring another project: koila is taken on PyPI.
@@ -98,7 +109,7 @@ TEST(Examine, Library) {
   Library library;
   library.path = "/proc/self/exe";
   EXPECT_EQ(verdict_of(examine_library(library), "no adapter beside it"), Verdict::kProblem);
-  library.built_for = "2.13.0";
+  library.adapters = {{"/lib/libkoila_torch.so", "2.13.0"}};
   EXPECT_FALSE(has_problem(examine_library(library)));
 }
 
