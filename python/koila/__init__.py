@@ -8,6 +8,7 @@ before torch or after it, loads the library and attaches; `KOILA_MODE=off` keeps
 from importlib import metadata
 from pathlib import Path
 
+from koila.adapters import version_taken as _version_taken
 from koila.attach import attach as _attach
 
 _folder = Path(__file__).resolve().parent
@@ -20,7 +21,7 @@ def _libraries():
 
 
 def library():
-    """The path of libkoila.so, for LD_PRELOAD. The adapter for torch lies beside it."""
+    """The path of libkoila.so, for LD_PRELOAD. The adapters for torch lie beside it."""
     return str(_libraries() / "libkoila.so")
 
 
@@ -30,11 +31,8 @@ def include():
 
 
 def torch_version():
-    """The version of torch that the adapter was built for; None: it was built without."""
-    try:
-        return (_libraries() / "libkoila_torch.version").read_text().strip()
-    except FileNotFoundError:
-        return None
+    """The version of torch that the adapter was built for which this Python's torch takes; None: it takes none, and a warning says why."""
+    return _version_taken(_libraries())
 
 
 _attach(library())  # before live.py looks for the library's functions
