@@ -226,7 +226,9 @@ enum koila_redirected {
   KOILA_RESIZE_BYTES_CPU = 11,      // at::native::resize_bytes_cpu(c10::StorageImpl*, size_t)
   KOILA_RESIZE_BYTES_CUDA = 12,     // at::native::resize_bytes_cuda(c10::StorageImpl*, size_t)
   KOILA_GRAPH_TASK_ID = 13,         // torch::autograd::get_current_graph_task_id()
-  KOILA_REDIRECTED_COUNT = 14,
+  KOILA_TO_DLPACK_AS_ASKED = 14,    // at::toDLPackNonOwning(at::Tensor const&, DLTensor*, bool read_only), in place of 5 in torch 2.15
+  KOILA_TO_DLPACK_READ_ONLY = 15,   // at::toDLPackVersionedReadOnly(at::Tensor const&)
+  KOILA_REDIRECTED_COUNT = 16,
 };
 
 // Exported by libkoila_torch.so as `koila_glue_attach`, called once, on the thread that loads torch, after torch's libraries are

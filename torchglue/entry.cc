@@ -36,7 +36,9 @@ struct RawReaders {
   void* (*wrap_storage)(c10::Storage) = nullptr;
   DLManagedTensor* (*to_dlpack)(const at::Tensor&) = nullptr;
   void* (*to_dlpack_versioned)(const at::Tensor&) = nullptr;
+  void* (*to_dlpack_read_only)(const at::Tensor&) = nullptr;
   void (*to_dlpack_non_owning)(const at::Tensor&, void*) = nullptr;
+  void (*to_dlpack_as_asked)(const at::Tensor&, void*, bool) = nullptr;
   bool (*has_storage)(const c10::TensorImpl*) = nullptr;
   void (*throw_access_error)(const c10::StorageImpl*) = nullptr;
 } real;
@@ -78,9 +80,19 @@ void* to_dlpack_versioned(const at::Tensor& tensor) {
   return real.to_dlpack_versioned(tensor);
 }
 
+void* to_dlpack_read_only(const at::Tensor& tensor) {
+  prepare(tensor);
+  return real.to_dlpack_read_only(tensor);
+}
+
 void to_dlpack_non_owning(const at::Tensor& tensor, void* out) {
   prepare(tensor);
   real.to_dlpack_non_owning(tensor, out);
+}
+
+void to_dlpack_as_asked(const at::Tensor& tensor, void* out, bool read_only) {
+  prepare(tensor);
+  real.to_dlpack_as_asked(tensor, out, read_only);
 }
 
 // See Note [Raw pointers].
@@ -210,7 +222,9 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   redirect(redirects[KOILA_STORAGE_WRAP], real.wrap_storage, &wrap_storage);
   redirect(redirects[KOILA_TO_DLPACK], real.to_dlpack, &to_dlpack);
   redirect(redirects[KOILA_TO_DLPACK_VERSIONED], real.to_dlpack_versioned, &to_dlpack_versioned);
+  redirect(redirects[KOILA_TO_DLPACK_READ_ONLY], real.to_dlpack_read_only, &to_dlpack_read_only);
   redirect(redirects[KOILA_TO_DLPACK_NON_OWNING], real.to_dlpack_non_owning, &to_dlpack_non_owning);
+  redirect(redirects[KOILA_TO_DLPACK_AS_ASKED], real.to_dlpack_as_asked, &to_dlpack_as_asked);
   redirect(redirects[KOILA_HAS_STORAGE], real.has_storage, &has_storage);
   redirect(redirects[KOILA_DATA_ACCESS_ERROR], real.throw_access_error, &throw_access_error);
   redirect(redirects[KOILA_RESIZE_BYTES_CPU], real_resize.cpu, &resize_bytes<real_resize.cpu>);

@@ -62,6 +62,8 @@ def test_exports_the_hooks_and_the_c_abi_only() -> None:
         "_ZN2at8toDLPackERKNS_6TensorE",
         "_ZN2at17toDLPackVersionedERKNS_6TensorE",
         "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensor",
+        "_ZN2at17toDLPackNonOwningERKNS_6TensorEP8DLTensorb",
+        "_ZN2at25toDLPackVersionedReadOnlyERKNS_6TensorE",
         "_ZNK3c1010TensorImpl11has_storageEv",
         "_ZNK3c1011StorageImpl27throw_data_ptr_access_errorEv",
         "_ZN2at6native16resize_bytes_cpuEPN3c1011StorageImplEm",
