@@ -117,7 +117,7 @@ def adapter_of(wanted, jobs, wheel_stamp):
 def base_wheel(folder):
     """All but the adapters, as pip makes it."""
     run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index", "--config-settings=setup-args=-Dglue=false",
-        f"--config-settings=build-dir={WORK / 'base'}", "-w", folder, ROOT, log=WORK / "base.log")
+        f"--config-settings=build-dir={ROOT / 'build-base'}", "-w", folder, ROOT, log=WORK / "base.log")
     return next(Path(folder).glob("libkoila-*.whl"))
 
 
