@@ -114,10 +114,10 @@ def adapter_of(wanted, jobs, wheel_stamp):
     return done
 
 
-def base_wheel(folder):
+def base_wheel(folder, jobs):
     """All but the adapters, as pip makes it."""
     run(sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps", "--no-index", "--config-settings=setup-args=-Dglue=false",
-        f"--config-settings=build-dir={ROOT / 'build-base'}", "-w", folder, ROOT, log=WORK / "base.log")
+        f"--config-settings=build-dir={ROOT / 'build-base'}", f"--config-settings=compile-args=-j{jobs}", "-w", folder, ROOT, log=WORK / "base.log")
     return next(Path(folder).glob("libkoila-*.whl"))
 
 
@@ -134,7 +134,7 @@ def main():
     if options.adapters:
         return
     with tempfile.TemporaryDirectory(dir=WORK) as stage:
-        made = with_adapters(base_wheel(stage), {adapter.parent.name: adapter for adapter in adapters}, options.out)
+        made = with_adapters(base_wheel(stage, options.jobs), {adapter.parent.name: adapter for adapter in adapters}, options.out)
     say(f"{made.relative_to(Path.cwd()) if made.is_relative_to(Path.cwd()) else made}: {made.stat().st_size / 2 ** 20:.1f} MiB")
 
 
