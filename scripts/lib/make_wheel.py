@@ -84,11 +84,22 @@ def build_adapter(release, torch, jobs, log):
     return build / "lib"
 
 
+def release_in(folder):
+    """Of the torch package in the folder."""
+    facts = subprocess.run([sys.executable, ROOT / "scripts" / "lib" / "torch_facts.py", folder], stdout=subprocess.PIPE, text=True)
+    if facts.returncode != 0:
+        sys.exit(facts.returncode)
+    version, _, abi = facts.stdout.splitlines()[:3]
+    if abi == "0":
+        sys.exit(f"koila: torch {version} is built with the std::string of before C++11, and other builds of its release may not be: no adapter serves both "
+                 "(-Dtorch_python= builds one for it alone)")
+    return version.split("+")[0]
+
+
 def adapter_of(wanted, jobs, wheel_stamp):
     """The folder of the adapter for a release, or for the torch package in a folder; built where it is not there."""
     given = Path(wanted).resolve() if "/" in wanted else None
-    facts = [sys.executable, str(ROOT / "scripts" / "lib" / "torch_facts.py"), str(given)]
-    release = subprocess.run(facts, stdout=subprocess.PIPE, text=True, check=True).stdout.split("+")[0].split()[0] if given else wanted
+    release = release_in(given) if given else wanted
     folder = WORK / f"torch-{release}"
     done, log = folder / "adapter", folder / "log"
     if done.exists() and (done / "stamp").read_text() == wheel_stamp:
@@ -99,6 +110,7 @@ def adapter_of(wanted, jobs, wheel_stamp):
     if not given:
         say(f"fetching torch {release}")
         fetch(release, folder / "site", log)
+        release_in(folder / "site" / "torch")
     say(f"building the adapter for torch {release}; {log} grows")
     built = build_adapter(release, given or folder / "site" / "torch", jobs, log)
     fresh = folder / "adapter.partial"

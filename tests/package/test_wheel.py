@@ -118,6 +118,23 @@ def test_facts_of_a_folder_are_those_of_the_torch_in_it(tmp_path):
     assert run(sys.executable, facts, folder, cwd=tmp_path) == run(sys.executable, facts, cwd=tmp_path)
 
 
+def torch_package(folder, version, string):
+    """What is read of one, with a function of that kind of std::string in it."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "version.py").write_text(f"__version__ = '{version}'\ncuda: Optional[str] = '12.4'\n")
+    (folder / "lib" / "libc10.so").write_bytes(b"..." + string + b"...")
+    return folder
+
+
+def test_a_torch_whose_release_has_two_kinds_of_strings_is_refused(tmp_path):
+    new = b"_ZN3c106detail14torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+    assert make_wheel.release_in(torch_package(tmp_path / "new", "2.6.0+cpu", new)) == "2.6.0"
+    with pytest.raises(SystemExit, match=r"torch 2\.6\.0\+cu124 is built with the std::string of before C\+\+11"):
+        make_wheel.release_in(torch_package(tmp_path / "old", "2.6.0+cu124", b"_ZN3c106detail14torchCheckFailEPKcS2_jRKSs"))
+    with pytest.raises(SystemExit):
+        make_wheel.release_in(torch_package(tmp_path / "none", "2.6.0", b""))
+
+
 def test_a_folder_that_is_no_torch_is_said(tmp_path):
     said = run(sys.executable, ROOT / "scripts" / "lib" / "torch_facts.py", tmp_path, cwd=tmp_path, ok=False)
     assert said.startswith(f"{tmp_path} is no torch package: {tmp_path}/version.py is missing")
