@@ -10,6 +10,7 @@
 #include <string>
 
 #include "torchglue/base/process.h"
+#include "torchglue/compat/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/allocation_failure.h"
 
@@ -58,7 +59,8 @@ void on_out_of_memory(int64_t device, size_t requested, size_t /*total*/, size_t
 // goes uncounted).
 void count_what_is_there(CUDAAllocator& allocator) {
   const bool came_late = __atomic_load_n(process().runtime->torch_uses_cuda, __ATOMIC_ACQUIRE) == 0;
-  for (const auto& segment : allocator.snapshot({0, 0}, /*include_traces=*/false).segments) {
+  const auto held = snapshot_of(allocator);
+  for (const auto& segment : held.segments) {
     if (came_late && !segment.is_expandable) process().runtime->on_earlier_segment(segment.device, segment.address, segment.total_size);
     uintptr_t address = segment.address;
     for (const auto& block : segment.blocks) {
@@ -122,7 +124,9 @@ std::optional<CudaRoom> cuda_room(c10::Device device) {
   try {
     const auto stats = allocator->getDeviceStats(device.index());
     const auto all = static_cast<size_t>(StatType::AGGREGATE);
-    return CudaRoom{static_cast<int64_t>(allocator->getMemoryInfo(device.index()).first), stats.reserved_bytes[all].current - stats.allocated_bytes[all].current};
+    const std::optional<int64_t> free = free_bytes_of(*allocator, device.index());
+    if (!free) return std::nullopt;
+    return CudaRoom{*free, stats.reserved_bytes[all].current - stats.allocated_bytes[all].current};
   } catch (const std::exception&) {
     return std::nullopt;
   }
