@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { KOILA_ABI_VERSION = 15 };
+enum { KOILA_ABI_VERSION = 16 };
 
 enum koila_mode { KOILA_MODE_OFF = 0, KOILA_MODE_TRACK = 1, KOILA_MODE_RESCUE = 2, KOILA_MODE_LAZY = 3 };
 enum koila_policy { KOILA_POLICY_MODEL = 0, KOILA_POLICY_POW2 = 1, KOILA_POLICY_FASTEST = 2 };
