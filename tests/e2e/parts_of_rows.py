@@ -98,25 +98,6 @@ def experts_by_sorted_rows(out):
 
 
 @program
-def experts_added_into_a_small_sum(out):
-    """What the experts give is added into zeros that are smaller than a page."""
-    gate, experts = nn.Linear(32, 4), nn.ModuleList(mlp(out=3) for _ in range(4))
-
-    def loss():
-        x, y = torch.randn(120, 32), torch.randint(3, (120,))
-        weight, of = gate(x).softmax(1).topk(2, 1)
-        total = torch.zeros(len(x), 3)
-        for number, expert in enumerate(experts):
-            row, place = (of == number).nonzero(as_tuple=True)
-            total.index_add_(0, row, expert(x[row]) * weight[row, place, None])
-        return F.cross_entropy(total, y)
-
-    model = nn.ModuleList([gate, experts])
-    train(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), out, loss)
-    return model
-
-
-@program
 def written_in_parts(out):
     """Writes in place to parts of the batch, and to views of them."""
     net, head = mlp(), nn.Linear(32, 3)

@@ -32,7 +32,7 @@ namespace koila {
 inline constexpr int kRunAgainAtMost = 64;      // operators in a row, to have a value again that somebody let go of
 inline constexpr int64_t kSmallAtMost = 4096;   // bytes; see Note [Small things that are gone]
 inline constexpr int64_t kShareOfOrigins = 200;  // see Note [What the tape holds]
-inline constexpr size_t kCreatedAtLeast = 64;  // bytes; smaller constants are captures like any other tensor
+inline constexpr size_t kCreatedAtLeast = 4096;  // bytes; smaller constants are captures like any other tensor
 
 // Note [What the tape holds]
 // The tape must not change the program's memory, so tensors are held weakly, with exceptions that cost next to nothing in a training step.
