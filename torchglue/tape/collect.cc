@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "torchglue/base/tls.h"
 #include "torchglue/facts/facts.h"
 
 namespace koila {
@@ -28,7 +29,7 @@ void Tape::cut() {
   differentiable_ = false;
   held_for_origins_ = 0;
   held_small_ = 0;
-  effects_under_hooks_ = false;
+  effects_under_hooks_ &= NoSavedTensorHooksGuard::active();  // what follows may be of the same checkpoint
   capture_hangs_on_tape_ = false;
   own_nodes_.clear();
   nodes_of_gradients_.clear();
