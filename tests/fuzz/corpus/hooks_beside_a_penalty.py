@@ -34,6 +34,9 @@ def program(note):
         every = torch.autograd.graph.register_multi_grad_hook(trained, lambda grads, norms=norms: norms.append(torch.stack([g.norm() for g in grads])))
         try:
             loss.backward()
+        except torch.OutOfMemoryError:
+            h.grad = None
+            raise
         finally:
             every.remove()
         note.value("norms", float(sum(n.sum() for n in norms)))
