@@ -41,7 +41,7 @@ bool is_kernel_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), fits);
 }
 
-// Why the kernel of that file may not be replaced; "" where there is none, or koila has made it.
+// The reason why that kernel file must not be overwritten; "" when there is no such file, or when koila made it.
 std::string kept_because(const std::string& file) {
   const auto text = read_file(file);
   if (!text) return "";

@@ -158,12 +158,8 @@ void Region::check_hooks() {
   if (node_->tensor_pre_hooks().empty() && node_->retains_grad_hooks().empty()) return;
   std::vector<char> inner(values_.size(), 0);
   for (const Instruction& in : instructions_) {
-    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) inner[o.id] = 1;
-      }
-    }
+    if (!takes_gradient(in, values_)) continue;
+    for_each_value_read(in, [&](ValueId id) { inner[id] = 1; });
     // What it was before was not hooked, or has ended a stage: then it is written to outside of the region, which is only told of it (see Note [Writes that backward finds]).
     if (in.in_place && in.outputs[0] != kNoValue && in.state.grad_mode) inner[in.outputs[0]] = 0;
   }
@@ -222,23 +218,13 @@ void Region::backward_done() {
 // A Function's backward may differentiate a graph that its forward has made, out of operators of the region that its own result hangs on. Its node has no operator that would have told of it.
 void Region::consume_ends() {
   std::vector<char> is_end(values_.size(), 0);  // that an operator makes, which is there still, and none reads
-  const auto for_each_operator = [&](const auto& f) {
-    for (const Instruction& in : instructions_) {
-      if (std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) f(in);
-    }
-  };
-  for_each_operator([&](const Instruction& in) {
+  for (const Instruction& in : instructions_) {
+    if (!takes_gradient(in, values_)) continue;
     for (ValueId out : in.outputs) {
       if (out != kNoValue) is_end[out] = 1;
     }
-  });
-  for_each_operator([&](const Instruction& in) {
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) is_end[o.id] = 0;
-      }
-    }
-  });
+    for_each_value_read(in, [&](ValueId id) { is_end[id] = 0; });
+  }
   for (ValueId id = 0; id < values_.size(); ++id) values_[id].consumed |= values_[id].requires_grad && !values_[id].used_up && is_end[id];
 }
 
@@ -281,9 +267,10 @@ void Region::end_refused() {
   close();
   spare_first_frame();
   saved_is_lost_ = "went with the step, which was refused in an earlier backward pass.";
-  const NodePtr node = this->node();
   edge_list edges;  // dropped last, as above
-  for (size_t i = 0; node != nullptr && i < node->next_edges().size(); ++i) edges.push_back(static_cast<RegionNode*>(node.get())->exchange_edge(i, {}));
+  if (const NodePtr node = this->node()) {
+    for (size_t i = 0; i < node->next_edges().size(); ++i) edges.push_back(static_cast<RegionNode&>(*node).exchange_edge(i, {}));
+  }
   let_go_of_graphs();
 }
 

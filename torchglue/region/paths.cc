@@ -60,11 +60,7 @@ std::vector<size_t> Region::differentiable_path(const std::vector<ValueId>& from
     const auto on_path = [&](ValueId out) { return out != kNoValue && values_[out].requires_grad && (value[out] || (in.in_place && group[values_[out].group])); };
     if (std::none_of(in.outputs.begin(), in.outputs.end(), on_path)) continue;
     path.push_back(i);
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue) reach(o.id);
-      }
-    }
+    for_each_value_read(in, reach);
   }
   return path;
 }

@@ -8,6 +8,7 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -123,6 +124,21 @@ struct Value {
   int64_t storage_offset = 0;
   at::ScalarType dtype = at::ScalarType::Float;
 };
+
+// Whether something that the operator makes takes a gradient.
+inline bool takes_gradient(const Instruction& in, const std::vector<Value>& values) {
+  return std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values[out].requires_grad; });
+}
+
+// Of the values that the operator reads, one after another; captures are none.
+template <class F>
+void for_each_value_read(const Instruction& in, F&& f) {
+  for (const Argument& argument : in.arguments) {
+    for (const Operand& o : argument.operands) {
+      if (o.kind == Operand::Kind::kValue) f(o.id);
+    }
+  }
+}
 
 // Values that share storage.
 struct Group {

@@ -187,7 +187,7 @@ class Region : public std::enable_shared_from_this<Region> {
   // The engine has let go of what the nodes that the last pass ran had saved.
   void backward_done();
   void release();
-  void let_go_of_graphs();  // its node is gone, and the step is over: see Note [What a region may own]
+  void let_go_of_graphs();  // no backward pass comes by it any more: see Note [What a region may own]
   void end_refused();  // by a pass that was to use up its graph: no other comes through
   void check_saved() const;
   bool released() const { return released_; }

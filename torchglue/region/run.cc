@@ -316,11 +316,9 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     if (frame.watch != nullptr) frame.watch->after(i, frame);
     if (expected_ != nullptr) meet(i, frame);
     if (schedule == nullptr) continue;
-    for (const Argument& argument : in.arguments) {
-      for (const Operand& o : argument.operands) {
-        if (o.kind == Operand::Kind::kValue && schedule->last_value[o.id] <= i) frame.values[o.id].reset();
-      }
-    }
+    for_each_value_read(in, [&](ValueId id) {
+      if (schedule->last_value[id] <= i) frame.values[id].reset();
+    });
   }
 }
 
@@ -354,7 +352,7 @@ void Region::check_captures(const Schedule& plan, bool in_backward) const {
   if (raw_memory().changed([&](const c10::StorageImpl* storage) { return concerns_storage(storage); })) refuse(kWrittenUnseen);
   in_backward |= makes_gradients(instructions_, instructions_.size(), &plan);
   const auto saves = [&](const Instruction& in) {
-    return in_backward && may_save_operands(in.op.schema()) && std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; });
+    return in_backward && may_save_operands(in.op.schema()) && takes_gradient(in, values_);
   };
   for (size_t i = 0; i < instructions_.size(); ++i) {
     if (!plan.needed[i]) continue;

@@ -17,8 +17,8 @@ class Region;
 // Note [Rings of graphs]
 // A Function of the program's may keep a graph of its own in its context, and differentiate it in its backward. Where that graph and the Function's result lie in one region, the region's node leads to
 // the Function's, which holds the graph, which leads to the region's node: a ring that nothing frees, which plain PyTorch, with a node for each operator, has not. What a released region
-// hung on is held for nothing: whoever comes by its node is told that it has been used up. So from the step's end on its node holds leaves alone. A pass that asks for gradients of given
-// tensors looks for the way to them first, and is refused by PyTorch where there is none, with another error; for such a pass the ways that still lead somewhere are put back.
+// hung on is held for nothing: whoever comes by its node is told that it has been used up. So from the step's end on its node holds leaves alone. Where a pass
+// asks for the gradients of given tensors, PyTorch first looks for the ways that lead to them, and raises another error where it finds none. Before such a pass, the edges whose ends still live are put back.
 class SpentNodes {
  public:
   // A pass comes by the region's node.

@@ -121,7 +121,7 @@ void Region::before_exchange(const c10::StorageImpl* storage) {
   };
   bool saved = false;
   for (const Instruction& in : instructions_) {
-    if (std::none_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && values_[out].requires_grad; })) continue;
+    if (!takes_gradient(in, values_)) continue;
     if (may_save_result(in.op.schema())) saved |= std::any_of(in.outputs.begin(), in.outputs.end(), [&](ValueId out) { return out != kNoValue && lies_there(out); });
     if (!may_save_operands(in.op.schema())) continue;
     for (const Argument& argument : in.arguments) saved |= std::any_of(argument.operands.begin(), argument.operands.end(), reads);
