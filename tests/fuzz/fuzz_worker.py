@@ -107,7 +107,7 @@ class Runner:
         notes = Notes(begin)
         with koila.refusals() as refusals:
             ended = outcome(case.function, notes)
-        notes.retaining = []  # a hook that notes its gradient holds the notes: with a hooked tensor in them PyTorch itself would keep both for ever
+        notes.retaining = notes.kept = []  # a hook that notes its gradient holds the notes: with a hooked tensor in them PyTorch itself would keep both for ever
         measure()
         koila.limit(0)
         if isinstance(ended, Exception):

@@ -5,7 +5,7 @@ import json
 import pickle
 import time
 
-from fuzz_driver import Gone, Worker
+from fuzz_driver import Gone, Worker, leaks_by_itself
 from verdict import Setting, Verdict
 
 SECONDS = 120  # for one finding
@@ -44,6 +44,8 @@ class Judge:
             return False
         for way in self.ways:
             if way(blob, program):
+                if self.found[1] == "leak" and leaks_by_itself(blob):
+                    return False
                 self.ways = [way]
                 return True
         return False

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import fuzz_driver  # noqa: E402
-from fuzz_driver import Worker  # noqa: E402
+from fuzz_driver import Worker, leaks_by_itself  # noqa: E402
 from precision import AUTOCAST, FLOAT32, FLOAT64  # noqa: E402
 from program import Script  # noqa: E402
 from verdict import Setting  # noqa: E402
@@ -73,6 +73,18 @@ def bad_in(blobs, environment, more=(), settings=settings()):
         bad += [f"{name}, {verdict.setting}: {verdict.kind} {verdict.detail}" for verdict in under_koila.ask("probe", blob, tried, False) if verdict.bad]
     under_koila.end()
     return "\n".join(bad)
+
+
+def test_what_plain_keeps_is_no_leak(tmp_path):
+    """A product saves its factor, which gets a graph that leads to the product: the two hold each other, under plain PyTorch as well."""
+    script = tmp_path / "ring.py"
+    script.write_text("import torch\n\n\ndef program(note):\n    w = torch.ones(9, requires_grad=True)\n    note.trained([w])\n    for _ in note.steps(2):\n        h = w * 2\n        h.copy_(h * h)\n        note.value('h', h.detach().clone())\n")
+    plain = Worker()
+    blob = plain.ask("again", Script(str(script)))
+    plain.end()
+    assert leaks_by_itself(blob)
+    other = pickle.dumps(Script(str(HERE / "corpus" / "one_row_repeated.py"))), blob[1]
+    assert not leaks_by_itself(other)
 
 
 def test_what_is_wrong_is_found(tmp_path):

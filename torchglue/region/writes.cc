@@ -95,6 +95,8 @@ void Region::resized(const c10::StorageImpl* storage) {
 // be seen where it must not. What the program holds is therefore given its value before the write; and while backward is still to come,
 // micro-batches read a copy: see Note [Captures that change]. Plain PyTorch needs no memory for the write. Where there is none for the copy, the write goes on, and who comes for
 // what is to be made of the capture is refused (Region::check_captures).
+// The write may give the program's tensor a graph that leads to this region. The capture is a handle on its memory from then on, which does not hold that graph: the region and its node would hold each other. The graph that it had is the
+// node's edge.
 void Region::before_write(const c10::StorageImpl* storage) {
   const bool all_made = there_is_room([&] { materialise_held(); });
   if (node_ == nullptr && all_made) {
@@ -107,6 +109,7 @@ void Region::before_write(const c10::StorageImpl* storage) {
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.lying()) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());
+    if (!capture.requires_grad || (capture.edge >= 0 && has_node(capture.tensor))) capture.tensor = handle_of(capture.tensor);
     if (!capture.before.defined() && !capture.lost) capture.lost = !there_is_room([&] { capture.before = capture.as_read().detach().clone(); });
   }
 }
