@@ -117,6 +117,20 @@ void Region::rebind(ValueId id, const at::Tensor& tensor) {
   install(id, tensor);
 }
 
+bool Region::move_to(ValueId id, const at::Storage& storage) {
+  Group& group = groups_[values_[id].group];
+  size_t known = 0;
+  for (const Value& value : values_) known += value.group == values_[id].group && value.impl != nullptr;
+  if (group.materialised || !group.storage || group.held_beside(known)) return false;
+  deferred_registry().remove_storage(group.storage.unsafeGetStorageImpl());
+  group.storage = storage;
+  deferred_registry().add_storage(storage.unsafeGetStorageImpl(), this, values_[id].group);
+  for (const Value& value : values_) {
+    if (value.group == values_[id].group && value.impl != nullptr) value.impl->set_storage_keep_dtype(storage);
+  }
+  return true;
+}
+
 // Whether an operator that micro-batch 0 has not come to reads the value: operators of a conversion join before they run.
 bool Region::first_frame_needs(ValueId id) const noexcept {
   for (size_t i = first_.next; i < instructions_.size(); ++i) {

@@ -114,12 +114,12 @@ class Region : public std::enable_shared_from_this<Region> {
   bool begin_with(uint64_t key, int times);
   // The program's tensor `tensor` stands for the value from now on. Its storage and strides are set already.
   void rebind(ValueId value, const at::Tensor& tensor);
+  // The value, which has no memory yet, gets it in `storage`, which has none either. False: it has some, or others than the region's tensors look at what it was to lie in.
+  bool move_to(ValueId value, const at::Storage& storage);
   // Gradients pass through the value from now on, whose tensor this is.
   void attach_gradient(ValueId value, const at::Tensor& tensor);
   // Whether an in-place operator on the value may run per micro-batch. `keeps_data`, in a conversion: the value has kept its data, in which the program's writes show already; micro-batches write to what they have made.
-  bool may_write(ValueId value, bool keeps_data = false) const {
-    return (keeps_data || !groups_[values_[value].group].materialised) && !groups_[values_[value].group].uncertain;
-  }
+  bool may_write(ValueId value, bool keeps_data = false) const { return (keeps_data || !groups_[values_[value].group].materialised) && !groups_[values_[value].group].uncertain; }
   bool shares_memory(ValueId value) const;  // with another value
   // An operator outside the region is about to write to the value: its tensors are ordinary ones from now on. Throws when a view of it could then be read with a gradient that does not know of the write. `with_graph`: what is written has one.
   void hand_out_group(ValueId value, bool with_graph = false);

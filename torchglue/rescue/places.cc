@@ -25,11 +25,17 @@ std::unique_ptr<torch::autograd::AutogradMeta> view_meta_of(const at::Tensor& ma
   return std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(same), std::nullopt, /*shared_view_info=*/true, meta->get_creation_meta());
 }
 
-// A graph that stays may have saved the tensor: what it saved shares the storage object, whose memory the conversion has taken, and would stay without. It gets that of what was made again.
-void give_memory_back(const at::Tensor& alive, const at::Tensor& made) {
+// A graph that stays may have saved the tensor, or a view of it: what it saved shares the storage object, whose memory the conversion has taken, and would stay without. It gets that of what was made again.
+// Where that lies in another way, who reads it gets the program's out-of-memory error.
+void give_memory_back(const at::Tensor& alive, const at::Tensor& made, const DeferredRegistry::Entry& entry) {
   c10::StorageImpl& gone = *alive.storage().unsafeGetStorageImpl();
+  if (storage_of(made) == &gone || memory_of(alive) != nullptr || deferred_registry().awaits_value(&gone)) return;
   const bool same = storage_of(made) != nullptr && made.storage().nbytes() == gone.nbytes() && made.strides() == alive.strides() && made.storage_offset() == alive.storage_offset();
-  if (!same || memory_of(alive) != nullptr || memory_of(made) == nullptr || deferred_registry().awaits_value(&gone)) return;
+  if (same && entry.region != nullptr && entry.region->move_to(entry.value, alive.storage())) return;
+  if (!same || memory_of(made) == nullptr) {
+    if (alive.storage().use_count() > 1) deferred_registry().lose(alive.storage());
+    return;
+  }
   void* data = const_cast<void*>(memory_of(made));  // where its storage begins
   auto* holder = new at::Storage(made.storage());
   gone.set_data_ptr_noswap(at::DataPtr(data, holder, [](void* storage) { delete static_cast<at::Storage*>(storage); }, gone.device()));
@@ -50,7 +56,7 @@ at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());
   TORCH_CHECK_WITH(OutOfMemoryError, made.scalar_type() == alive.scalar_type(), kUnderKoila, "what was made again is ", made.scalar_type(), " and was ", alive.scalar_type(), ".");
   if (entry.region == nullptr && made.is_view() && made._base().is_same(alive)) return alive;  // t_() of one dimension, or for a second time: it looks as it did before
-  if (entry.region == nullptr && storage_of(made) != storage_of(alive)) give_memory_back(alive, made);
+  give_memory_back(alive, made, entry);
   c10::TensorImpl* impl = alive.unsafeGetTensorImpl();
   const void* before = memory_of(alive);
   impl->set_storage_keep_dtype(made.storage());
