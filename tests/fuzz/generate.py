@@ -20,6 +20,7 @@ import wild  # noqa: F401, E402
 import whole  # noqa: F401, E402
 import empty  # noqa: F401, E402
 import seldom  # noqa: F401, E402
+import evaluation  # noqa: F401, E402
 
 LOSSES = {"mean": "{h}.mean()", "square": "{h}.pow(2).mean()", "sum": "{h}.sum() * 0.1", "mse": "F.mse_loss({h}, torch.randn({s}))", "l1": "F.l1_loss({h}, torch.randn({s}))", "smooth_l1": "F.smooth_l1_loss({h}, torch.zeros_like({h}))",
           "huber": "F.huber_loss({h}, torch.ones_like({h}), reduction='sum')", "bce": "F.binary_cross_entropy_with_logits({h}, torch.rand({s}))", "variance": "(1 - (({h}.flatten(1).var(0) + 1e-2).sqrt())).relu().mean() + {h}.square().mean()",

@@ -104,8 +104,9 @@ void Region::before_write(const c10::StorageImpl* storage) {
     return;
   }
   drop_first_frame();
-  NoInterceptGuard no_intercept;
-  at::NoGradGuard no_grad;
+  const NoInterceptGuard no_intercept;
+  const NoInferenceMode no_inference;  // micro-batches in backward are given the copy
+  const at::NoGradGuard no_grad;
   for (Capture& capture : captures_) {
     if (!capture.tensor.defined() || storage_of(capture.lying()) != storage) continue;
     capture_index_.erase(capture.of._unsafe_get_target());

@@ -1,12 +1,14 @@
 #include "torchglue/rescue/eager.h"
 
 #include <c10/core/AutogradState.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "torchglue/base/inference_writes.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/collectives.h"
 #include "torchglue/facts/facts.h"
@@ -120,7 +122,11 @@ void run_plainly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   if (!session().regions.empty() && op_traits(op).writes) {
     for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [](const at::Tensor& t, int) { boundaries().keep_value(storage_of(t)); });
   }
+  if (!op_traits(op).writes || !c10::InferenceMode::is_enabled()) return op.redispatchBoxed(keys & kBelowInterceptor, stack);
+  std::vector<at::Tensor> written;
+  for_each_written(op.schema(), torch::jit::last(*stack, op.schema().arguments().size()), [&](const at::Tensor& t, int) { written.push_back(t); });
   op.redispatchBoxed(keys & kBelowInterceptor, stack);
+  for (const at::Tensor& t : written) inference_writes().count(t);
 }
 
 // Note [An operator that is made again]
@@ -245,7 +251,10 @@ OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits
   must_not_fail_ = traits_.writes && (s.had_backward || grad_mode);
 }
 
-void OrdinaryCall::came_through(at::ArrayRef<c10::IValue> results) const { finish(op_, traits_, arguments_, results); }
+void OrdinaryCall::came_through(at::ArrayRef<c10::IValue> results) const {
+  if (traits_.writes) for_each_written(op_.schema(), arguments_, [](const at::Tensor& t, int) { inference_writes().count(t); });
+  finish(op_, traits_, arguments_, results);
+}
 
 torch::jit::Stack OrdinaryCall::make_up_for(const std::exception& error) {
   try {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include "torchglue/base/inference_writes.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/tape/node_kind.h"
@@ -26,7 +27,7 @@ const torch::autograd::Node* node_of(const at::Tensor& tensor) {
 
 uint32_t version_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return impl->version_counter().enabled() ? impl->version_counter().current_version() : 0;
+  return impl->version_counter().enabled() ? impl->version_counter().current_version() : inference_writes().version(tensor);
 }
 
 void TapeValue::set_node(const at::Tensor& tensor) {

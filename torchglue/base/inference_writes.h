@@ -1,0 +1,41 @@
+// Writes to inference tensors, which have no version.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+namespace koila {
+
+// Note [Versions of inference tensors]
+// What a program makes in torch.inference_mode() has no version counter, and so nothing of PyTorch's tells that it has been written to. Whoever records operators to make them again has to know.
+// Each write in place by an operator of the program's is counted here, by the storage, which all views share.
+class InferenceWrites {
+ public:
+  // An operator has written to the tensor. Nothing is counted where it is no inference tensor. Any thread.
+  void count(const at::Tensor& tensor);
+  // Of the tensor's storage; it never takes a value that it has had before. 0: nobody has written to it. Any thread.
+  uint32_t version(const at::Tensor& tensor) const;
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // which keeps the address from becoming another's
+    uint32_t version;
+  };
+
+  void forget_the_dead();
+
+  std::atomic<bool> any_{false};
+  mutable std::mutex mutex_;
+  ska::flat_hash_map<const c10::StorageImpl*, Entry> entries_;
+  size_t look_again_at_ = 64;  // entries
+  uint32_t last_ = 0;
+};
+
+InferenceWrites& inference_writes();
+
+}  // namespace koila
