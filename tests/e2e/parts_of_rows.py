@@ -3,6 +3,8 @@
     koila run --ladder 0,1 -- python tests/e2e/parts_of_rows.py NAME...
 """
 
+import copy
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -11,7 +13,8 @@ from under_budgets import Programs, main, train
 
 PROGRAMS = program = Programs()
 # Holes, near to what the program takes in any case.
-program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8)}
+program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8),
+                  "momentum_encoder_in_chunks": (0.97, 0.9, 0.6)}
 
 
 def mlp(features=32, out=32):
@@ -29,6 +32,23 @@ def two_views_in_one_batch(out):
 
     train(torch.optim.SGD(net.parameters(), 0.1), out, loss)
     return net
+
+
+@program
+def momentum_encoder_in_chunks(out):
+    """A key encoder, a copy that is made in the first step, moves its statistics twice without a gradient."""
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 32))
+    keys = copy.deepcopy(net).requires_grad_(False)
+
+    def loss():
+        a, b = torch.randn(32, 3, 24, 24), torch.randn(32, 3, 24, 24)
+        z = F.normalize(net(a), dim=1)
+        with torch.no_grad():
+            k = F.normalize(torch.cat([keys(part) for part in b.chunk(2)]), dim=1)
+        return F.cross_entropy(z @ k.t() / 0.07, torch.arange(32))
+
+    train(torch.optim.SGD(net.parameters(), 0.1), out, loss)
+    return nn.ModuleList([net, keys])
 
 
 @program

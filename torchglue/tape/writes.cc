@@ -162,7 +162,8 @@ void Tape::forget_written(const at::Tensor& tensor) {
     TapeValue& value = values_[id];
     // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
     if (!value.lies_in(storage_of(tensor)) || find(value.weak._unsafe_get_target()) != id) continue;
-    if (!value.is_capture()) {  // a view of it
+    // What the step has made, such as the statistics of a model that is made in its first step, or copied, is made again as it was for whoever has read it before.
+    if (!value.is_capture() && may_be_in_graph(id)) {
       cut();
       return;
     }
