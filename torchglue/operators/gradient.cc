@@ -1,7 +1,6 @@
 #include "torchglue/operators/gradient.h"
 
 #include <ATen/ops/zeros_like.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "runtime/fork_lock.h"
+#include "torchglue/base/engine_queue.h"
 
 namespace koila {
 
@@ -59,7 +59,7 @@ void run_gradient(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   variable_list results(inputs.size());
   if (!pass.roots.empty() && !wanted.empty()) {
-    variable_list found = torch::autograd::Engine::get_default_engine().execute(pass.roots, pass.gradients, /*keep_graph=*/true, /*create_graph=*/true, /*accumulate_grad=*/false, wanted);
+    variable_list found = run_engine(pass.roots, pass.gradients, /*keep_graph=*/true, /*create_graph=*/true, /*accumulate_grad=*/false, wanted);
     for (size_t i = 0; i < asked.size(); ++i) results[asked[i]] = std::move(found[i]);
   }
   for (size_t i = 0; i < results.size(); ++i) {

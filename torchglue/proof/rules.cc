@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "torchglue/base/engine_queue.h"
 #include "torchglue/base/own_pass.h"
 #include "torchglue/base/tls.h"
 #include "torchglue/oom/error_text.h"
@@ -164,8 +165,7 @@ Region::Trial Region::attempt(const Instruction& in, Frame& all, Rows rows, doub
   for (const auto& [o, leaf] : leaves) inputs.push_back(torch::autograd::impl::gradient_edge(leaf));
   const OwnPass own;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const auto found = torch::autograd::Engine::get_default_engine().execute(roots, parts, /*keep_graph=*/false, /*create_graph=*/false,
-                                                                           /*accumulate_grad=*/false, inputs);
+  const auto found = run_engine(roots, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false, inputs);
   for (size_t i = 0; i < found.size(); ++i) {
     trial.gradients.emplace_back(leaves[i].first, found[i].defined() ? found[i].detach() : at::zeros_like(leaves[i].second.detach()));
   }

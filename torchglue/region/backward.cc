@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <c10/util/ScopeExit.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torchglue/base/engine_queue.h"
 #include "torchglue/base/tensor_memory.h"
 #include "torchglue/oom/events.h"
 #include "torchglue/operators/saved.h"
@@ -180,7 +180,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     for (c10::VariableVersion& counter : std::exchange(written_.counters, {})) counter.bump();
     changed_.begin();
     const auto forward_again = c10::make_scope_exit([&] { changed_.end(); });
-    torch::autograd::Engine::get_default_engine().execute(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
+    run_engine(edges, parts, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true, {});
   }
 
   // Nobody uses the gradients: the pass ends in an error in any case.

@@ -10,6 +10,7 @@
 #include <exception>
 #include <optional>
 
+#include "torchglue/base/engine_queue.h"
 #include "torchglue/base/engine_task.h"
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/process.h"
@@ -170,14 +171,6 @@ variable_list run_on_tape(const Pass& pass, bool& over) {
 constexpr const char* kRunsOnceMore =
     "torch.utils.checkpoint cannot run its function once more, or in micro-batches: selective activation checkpointing and debug=True allow one run, and what a checkpoint makes again must be what it made.";
 
-// A pass that ended by an error leaves the nodes that were ready, with the gradients that they were to be given, in the queue of the thread that called it, until that thread's next pass comes by
-// them. A pass over nothing does. (Threads of the engine's own look into their queues all the time.)
-void empty_queue(Engine* engine) {
-  const NoInterceptGuard no_intercept;
-  const at::Tensor nothing = at::empty({0}).set_requires_grad(true);
-  real_execute(engine, {torch::autograd::impl::gradient_edge(nothing)}, {at::empty({0})}, false, false, true, {});
-}
-
 // A pass to values inside of a region, which the engine cannot be asked for. Nothing where there are none such. Throws where that region cannot give them.
 std::optional<variable_list> run_inside(const Pass& pass) {
   const auto inner = [&](const Edge& e) { return dynamic_cast<RegionNode*>(e.function.get()) != nullptr && !comes_whole(pass.roots, e); };
@@ -252,7 +245,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   try {
     if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
-    empty_queue(pass.engine);
+    empty_queue([&](const edge_list& nothing, const variable_list& none) { real_execute(pass.engine, nothing, none, false, false, true, {}); });
     if (pass.keep_graph) check_not_frozen(pass.roots);
     if (pass.create_graph) check_hooks_on_the_way(pass.roots);
     const auto remaining = interrupted->remaining(pass.roots, pass.outputs);
