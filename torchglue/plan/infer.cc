@@ -287,7 +287,9 @@ class Inference {
       }
     }
     for (const auto& [op, bytes] : staged_) {
-      if (needed[op - tape_.ops().data()]) plan_.bytes_whole += bytes;
+      if (!needed[op - tape_.ops().data()]) continue;
+      plan_.bytes_whole += bytes;
+      plan_.gathers += bytes > 0;
     }
     for (size_t i = 0; i < tape_.ops().size(); ++i) {
       if (!needed[i] || tape_.ops()[i].in_place) continue;

@@ -37,6 +37,7 @@ struct Plan {
   int64_t bytes = 0;                  // of the split values that live ones descend from: what conversion can free
   int64_t whole_ops = 0;              // operators on the way that have to run at the full batch,
   int64_t bytes_whole = 0;            // and what they read
+  int64_t gathers = 0;                // operators on the way that read something split which has to be put together for them
   int64_t bytes_again = 0;            // of what is not split and not there any more, and has to be computed again for who reads it
   // What becomes of the call in flight.
   enum class Pending : uint8_t { kNotReached, kWhole /* reads something split, and has no rule for it */, kSummed, kSplit };

@@ -104,8 +104,9 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       std::vector<Seed> seeds = plan.seeds;
       seeds.push_back({v, Placement::shard(static_cast<int64_t>(dim), 1, size / plan.batch)});
       Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
-      // One that is split only to be put together again is better made again as a whole.
-      if (!is_table(tape, wider) && wider.whole_ops <= plan.whole_ops && score(wider) > score(plan) && wider.bytes - wider.bytes_whole > plan.bytes - plan.bytes_whole) {
+      // One that is split only to be put together again is better made again as a whole: an index that has a multiple of the batch's rows by chance.
+      const bool is_put_together = size > plan.batch && wider.gathers > plan.gathers;
+      if (!is_table(tape, wider) && !is_put_together && wider.whole_ops <= plan.whole_ops && score(wider) > score(plan) && wider.bytes - wider.bytes_whole > plan.bytes - plan.bytes_whole) {
         plan = std::move(wider);
         break;
       }
