@@ -306,7 +306,7 @@ const torch::autograd::Node* node_of(const at::Tensor& tensor);
 // Whether a gradient can go into an operator's result. A view made under no_grad says that it requires grad when its base does, and has no node.
 inline bool has_node(const at::Tensor& result) { return result.requires_grad() && node_of(result) != nullptr; }
 
-// Version counter of a tensor; 0 for inference tensors, which have none.
+// Version counter of a tensor; of inference tensors, which have none, what koila counts: see Note [Versions of inference tensors].
 uint32_t version_of(const at::Tensor& tensor);
 
 }  // namespace koila
