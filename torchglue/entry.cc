@@ -67,6 +67,7 @@ void* wrap_storage(c10::Storage storage) {
   watched_read([&] { materialise_storage(storage.unsafeGetStorageImpl()); });
   Session& s = session();
   if (s.rescue && std::this_thread::get_id() == s.owner) s.pin([&](Tape& tape) { tape.pin_storage(storage.unsafeGetStorageImpl()); });
+  before_storage_is_wrapped(storage.unsafeGetStorageImpl());
   return real.wrap_storage(std::move(storage));
 }
 

@@ -11,7 +11,7 @@ void InferenceWrites::count(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.is_inference() ? storage_of(tensor) : nullptr;
   if (storage == nullptr) return;
   std::lock_guard lock(mutex_);
-  if (entries_.size() >= look_again_at_) forget_the_dead();
+  if (entries_.size() >= look_again_at_) forget_dead_entries();
   auto found = entries_.find(storage);
   if (found == entries_.end()) found = entries_.emplace(storage, Entry{c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), 0}).first;
   found->second.version = ++last_;
@@ -26,6 +26,13 @@ uint32_t InferenceWrites::version(const at::Tensor& tensor) const {
 }
 
 void InferenceWrites::forget_the_dead() {
+  if (!any_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(mutex_);
+  forget_dead_entries();
+  any_.store(!entries_.empty(), std::memory_order_release);
+}
+
+void InferenceWrites::forget_dead_entries() {
   for (auto it = entries_.begin(); it != entries_.end();) it = it->second.storage.expired() ? entries_.erase(it) : std::next(it);
   look_again_at_ = std::max<size_t>(64, 2 * entries_.size());
 }

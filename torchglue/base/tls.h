@@ -31,6 +31,7 @@ struct OpState {
   bool saves_by_hook = false;  // under any: what it saves may be written to, and no version is compared
   c10::ScalarType autocast_cpu = c10::ScalarType::BFloat16;
   c10::ScalarType autocast_cuda = c10::ScalarType::Half;
+  c10::ScalarType default_type = c10::ScalarType::Float;  // what integers become (torch.set_default_dtype)
   int32_t attention = -1;  // what attention may run on, see kinds_of_attention(); -1: not looked at, the operator has none
 
   static OpState current() {
@@ -41,6 +42,7 @@ struct OpState {
     state.foreign_hooks = state.saves_by_hook && foreign_saved_tensor_hooks();
     state.autocast_cpu = at::autocast::get_autocast_dtype(at::kCPU);
     state.autocast_cuda = at::autocast::get_autocast_dtype(at::kCUDA);
+    state.default_type = c10::get_default_dtype_as_scalartype();
     return state;
   }
 };
@@ -93,7 +95,8 @@ class OpStateGuard {
         autograd_(c10::AutogradState::get_tls_state()),
         autocast_cpu_(at::autocast::get_autocast_dtype(at::kCPU)),
         autocast_cuda_(at::autocast::get_autocast_dtype(at::kCUDA)),
-        cache_(at::autocast::is_autocast_cache_enabled()) {
+        cache_(at::autocast::is_autocast_cache_enabled()),
+        default_type_(c10::get_default_dtype_as_scalartype()) {
     c10::AutogradState autograd = autograd_;
     autograd.set_grad_mode(state.grad_mode && allow_grad);
     autograd.set_inference_mode(state.inference_mode);
@@ -101,11 +104,13 @@ class OpStateGuard {
     at::autocast::set_autocast_dtype(at::kCPU, state.autocast_cpu);
     at::autocast::set_autocast_dtype(at::kCUDA, state.autocast_cuda);
     at::autocast::set_autocast_cache_enabled(false);
+    if (state.default_type != default_type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(state.default_type));
     if (state.attention < 0) return;
     if (const int32_t now = kinds_of_attention(); now != state.attention) set_kinds_of_attention(state.attention), attention_ = now;
   }
   ~OpStateGuard() {
     if (attention_ >= 0) set_kinds_of_attention(attention_);
+    if (c10::get_default_dtype_as_scalartype() != default_type_) c10::set_default_dtype(c10::scalarTypeToTypeMeta(default_type_));
     at::autocast::set_autocast_cache_enabled(cache_);
     at::autocast::set_autocast_dtype(at::kCUDA, autocast_cuda_);
     at::autocast::set_autocast_dtype(at::kCPU, autocast_cpu_);
@@ -120,6 +125,7 @@ class OpStateGuard {
   at::ScalarType autocast_cpu_;
   at::ScalarType autocast_cuda_;
   bool cache_;
+  at::ScalarType default_type_;
   int32_t attention_ = -1;
   NoSavedTensorHooksGuard saved_tensor_hooks_;
 };

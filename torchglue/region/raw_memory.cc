@@ -146,6 +146,21 @@ void before_raw_access(const c10::TensorImpl& tensor) {
   if (matters(s, tensor, storage)) raw_memory().note(tensor);
 }
 
+void before_storage_is_wrapped(const c10::StorageImpl* storage) {
+  Session& s = session();
+  if (!s.rescue || std::this_thread::get_id() != s.owner || s.engine_depth > 0 || s.converting) return;
+  at::Tensor found;
+  for (const TapeValue& value : s.tape.values()) {
+    if (!found.defined() && !value.is_copied() && value.lies_in(storage)) found = value.lock();
+  }
+  for (const auto& region : s.live_regions()) {
+    for (const Capture& capture : region->captures()) {
+      if (!found.defined() && capture.tensor.defined() && storage_of(capture.tensor) == storage) found = capture.tensor;
+    }
+  }
+  if (found.defined() && matters(s, *found.unsafeGetTensorImpl(), storage)) raw_memory().note(*found.unsafeGetTensorImpl());
+}
+
 void refuse_raw_access_of_program(const c10::StorageImpl& storage) {
   Session& s = session();
   if (deferred_registry().is_lost(&storage)) {

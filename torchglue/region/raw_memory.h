@@ -80,6 +80,8 @@ class SilentWrite {
 
 // Outside of operators, on the thread whose step it is: the tensor gets its value, and what may be written to is noted.
 void before_raw_access(const c10::TensorImpl& tensor);
+// The same where the program asks for a storage (untyped_storage()), through which, and through slices of it, it may write with no operator.
+void before_storage_is_wrapped(const c10::StorageImpl* storage);
 
 // What an access to a deferred storage gets that cannot be given its value first: on another thread, or past the tensor. Returns where that is for
 // PyTorch's own error to say.

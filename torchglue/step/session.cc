@@ -1,5 +1,7 @@
 #include "torchglue/step/session.h"
 
+#include "torchglue/base/inference_writes.h"
+
 namespace koila {
 
 Session& make_session() {
@@ -19,6 +21,7 @@ void Session::forget_step() {
   current.reset();
   fresh_zeros.forget();
   saved_results.forget();
+  inference_writes().forget_the_dead();
 }
 
 }  // namespace koila

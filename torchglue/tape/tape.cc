@@ -27,7 +27,7 @@ constexpr size_t kWithoutGradientsAtMost = 4096;
 
 bool same_state(const OpState& a, const OpState& b) {
   return a.included == b.included && a.excluded == b.excluded && a.grad_mode == b.grad_mode && a.inference_mode == b.inference_mode && a.foreign_hooks == b.foreign_hooks && a.saves_by_hook == b.saves_by_hook &&
-         a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda && a.attention == b.attention;
+         a.autocast_cpu == b.autocast_cpu && a.autocast_cuda == b.autocast_cuda && a.default_type == b.default_type && a.attention == b.attention;
 }
 
 }  // namespace
@@ -269,10 +269,10 @@ TapeValueId Tape::output_of_known(const at::Tensor& tensor, TapeValueId id, int3
   return add_value(tensor, producer, output, known.group);
 }
 
-// The group of the argument whose storage the result shares; UINT32_MAX: it has memory of its own.
+// The group of the argument whose storage the result shares; UINT32_MAX: it has memory of its own, or a version of its own (unsafe_split), so that a write to it is one behind the argument's back.
 uint32_t Tape::group_of_view(const at::Tensor& tensor, at::ArrayRef<c10::IValue> arguments) const {
   const c10::StorageImpl* storage = storage_of(tensor);
-  if (storage == nullptr) return UINT32_MAX;
+  if (storage == nullptr || tensor.unsafeGetTensorImpl()->version_counter().unique()) return UINT32_MAX;
   uint32_t group = UINT32_MAX;
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {

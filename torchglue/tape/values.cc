@@ -27,7 +27,7 @@ const torch::autograd::Node* node_of(const at::Tensor& tensor) {
 
 uint32_t version_of(const at::Tensor& tensor) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  return impl->version_counter().enabled() ? impl->version_counter().current_version() : inference_writes().version(tensor);
+  return (impl->version_counter().enabled() ? impl->version_counter().current_version() : 0) + inference_writes().version(tensor);
 }
 
 void TapeValue::set_node(const at::Tensor& tensor) {
