@@ -1,4 +1,4 @@
-"""Data that an operator has read is written to without its own version telling: through view(dtype) and unsafe_split() in inference mode and under no_grad, and through a slice of its storage. What had read it was made again from the new values."""
+"""Data that an operator has read is written to without its own version telling: through view(dtype) and unsafe_split() in inference mode and under no_grad. What had read it was made again from the new values."""
 
 import torch
 import torch.nn as nn
@@ -9,7 +9,7 @@ def program(note):
     torch.set_default_dtype(torch.float64)
     first, second = nn.Linear(6, 10), nn.Linear(10, 10)
     trained = note.trained([*first.parameters(), *second.parameters()])
-    writes = {"view": lambda t: t.view(torch.int64)[7].bitwise_xor_(torch.tensor(-(2**63))), "split": lambda t: t.unsafe_split(1)[7].neg_(), "chunk": lambda t: t.unsafe_chunk(24)[7].neg_(), "storage": lambda t: t.untyped_storage()[7 * 80:8 * 80].fill_(0)}
+    writes = {"view": lambda t: t.view(torch.int64)[7].bitwise_xor_(torch.tensor(-(2**63))), "split": lambda t: t.unsafe_split(1)[7].neg_(), "chunk": lambda t: t.unsafe_chunk(24)[7].neg_()}
     for _ in note.steps(2):
         x = note.data(torch.randn(24, 6))
         for mode in (torch.inference_mode, torch.no_grad):
