@@ -16,8 +16,8 @@ struct Adapter {
 // package serves several releases. Each has its libkoila_torch.version beside it, which alone says what it is for; one without is left out. The oldest release first.
 std::vector<Adapter> adapters_in(const std::string& folder);
 
-// The adapter that was built for the release that runs; where there are several, the one whose build ("+cpu") is the same as well. Null when there is none. An adapter fits no other release,
-// not even another patch release: torch does not promise that the ABI stays the same.
+// The adapter that was built for the running release of torch. If several were, one with the same build tag ("+cpu") is preferred. Null if there is none: an adapter never serves another release, not
+// even another patch release, because torch does not promise that its ABI stays the same.
 const Adapter* adapter_for(const std::vector<Adapter>& adapters, const std::string& running);
 
 // "2.12.1, 2.13.0+cpu and 2.15.0"; "" when there are none.

@@ -9,7 +9,6 @@
 namespace koila {
 namespace {
 
-using torch::autograd::edge_list;
 using torch::autograd::impl::gradient_edge;
 using torch::autograd::variable_list;
 

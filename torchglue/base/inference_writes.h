@@ -2,12 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/flat_hash_map.h>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <mutex>
+
+#include "torchglue/base/storage_map.h"
 
 namespace koila {
 
@@ -25,17 +25,9 @@ class InferenceWrites {
   void forget_the_dead();
 
  private:
-  struct Entry {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // which keeps the address from becoming another's
-    uint32_t version;
-  };
-
-  void forget_dead_entries();  // under the lock
-
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
-  ska::flat_hash_map<const c10::StorageImpl*, Entry> entries_;
-  size_t look_again_at_ = 64;  // entries
+  StorageMap<uint32_t> versions_;
   uint32_t last_ = 0;
 };
 

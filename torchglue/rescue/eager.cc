@@ -252,7 +252,7 @@ OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits
 }
 
 void OrdinaryCall::came_through(at::ArrayRef<c10::IValue> results) const {
-  if (traits_.writes) for_each_written(op_.schema(), arguments_, [](const at::Tensor& t, int) { inference_writes().count(t); });
+  if (traits_.writes && c10::InferenceMode::is_enabled()) for_each_written(op_.schema(), arguments_, [](const at::Tensor& t, int) { inference_writes().count(t); });
   finish(op_, traits_, arguments_, results);
 }
 

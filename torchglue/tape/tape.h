@@ -234,7 +234,7 @@ class Tape {
   bool may_be_in_graph(TapeValueId id) const;
   void keep_before_write(const at::Tensor& tensor);
   void keep_copy(TapeValueId id);
-  void part_from_tensor(TapeValue& value);
+  bool part_from_tensor(TapeValueId id);
   void forget_written(const at::Tensor& tensor);
   static bool affordable(const at::Tensor& like, int64_t bytes, int64_t share);
   TapeValueId look_up(const at::Tensor& tensor);

@@ -80,21 +80,24 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
   for (TapeValueId id = 0; id < values_.size(); ++id) {
     TapeValue& value = values_[id];
     if (!value.lies_in(storage) || value.is_copied() || (known != kNoTapeValue && value.group == values_[known].group)) continue;
-    if (!value.is_capture() && may_be_in_graph(id)) {
-      cut();
-      return;
-    }
     if (value.is_capture()) keep_copy(id);
-    part_from_tensor(value);
+    if (!part_from_tensor(id)) return;
   }
 }
 
-// Who reads its tensor from now on reads another value; who read it before has a copy, or makes do without.
-void Tape::part_from_tensor(TapeValue& value) {
+// Who reads its tensor from now on reads another value. Who read it before has a copy, or makes do without; what the step has made, such as the statistics of a model that is made in its first step, or copied, is
+// made again as it was. False: a graph may have saved what the step has made, and the tape was cut.
+bool Tape::part_from_tensor(TapeValueId id) {
+  TapeValue& value = values_[id];
+  if (!value.is_capture() && may_be_in_graph(id)) {
+    cut();
+    return false;
+  }
   index_.erase(value.weak._unsafe_get_target());
-  if (value.is_copied()) return;
+  if (value.is_copied()) return true;
   value.weak.reset();
   value.strong.reset();
+  return true;
 }
 
 // Whether a graph has the value, or may have saved it: then it is what it has become. Any other is made again as it was.
@@ -162,12 +165,7 @@ void Tape::forget_written(const at::Tensor& tensor) {
     TapeValue& value = values_[id];
     // Another value has taken the place of one that is not found: what reads it has its copy, or makes do without.
     if (!value.lies_in(storage_of(tensor)) || find(value.weak._unsafe_get_target()) != id) continue;
-    // What the step has made, such as the statistics of a model that is made in its first step, or copied, is made again as it was for whoever has read it before.
-    if (!value.is_capture() && may_be_in_graph(id)) {
-      cut();
-      return;
-    }
-    part_from_tensor(value);
+    if (!part_from_tensor(id)) return;
   }
 }
 
