@@ -68,7 +68,7 @@ struct Session : Process, Moment {
   bool holds_region();
 
   // What comes next has nothing to do with what was recorded.
-  void forget_step();
+  void forget_step(bool but_for_tape = false);
 
   bool owned_by_this_thread() const { return works_for_owner(); }
   // To every tape of the steps under way. The program may look at memory, or something writes to it that no operator shows.

@@ -130,6 +130,8 @@ class Tape {
 
   // Drops everything: the step is over.
   void cut();
+  // A backward pass at the full batch has kept its graph, see Note [Graphs that are kept].
+  void pass_over();
   // From now on no tensor is held that the program may want for itself alone: see Note [Tensors that are swapped].
   void hold_nothing_small() { holds_nothing_small_ = true; }
 
@@ -289,6 +291,7 @@ class Tape {
   bool saw_functions_ = false;
   bool holds_nothing_small_ = false;
   bool replay_;
+  bool has_run_ = false;           // a backward pass, and kept its graph
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on,
   uint64_t thread_ = 0;            // by this thread: every thread counts its own nodes

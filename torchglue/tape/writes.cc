@@ -86,10 +86,10 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
 }
 
 // Who reads its tensor from now on reads another value. Who read it before has a copy, or makes do without; what the step has made, such as the statistics of a model that is made in its first step, or copied, is
-// made again as it was. False: a graph may have saved what the step has made, and the tape was cut.
+// made again as it was. False: a graph may have saved what the step has made, or an optimizer has moved what a pass went by, and the tape was cut.
 bool Tape::part_from_tensor(TapeValueId id) {
   TapeValue& value = values_[id];
-  if (!value.is_capture() && may_be_in_graph(id)) {
+  if (value.is_capture() ? has_run_ && value.requires_grad : may_be_in_graph(id)) {
     cut();
     return false;
   }
@@ -173,6 +173,7 @@ void Tape::begin_writes(const c10::OperatorHandle& op, const OpTraits& traits, a
   written_.clear();
   if (traits.writes && !values_.empty()) {
     for_each_written(op.schema(), arguments, [&](const at::Tensor& t, int) {
+      if (has_run_ && t.requires_grad() && t.is_leaf() && find(t.unsafeGetTensorImpl()) != kNoTapeValue) return cut();
       keep_before_write(t);
       if (traits.metadata) return;
       note_write_behind(t);
