@@ -11,6 +11,7 @@
 #include "torchglue/memory/cuda_allocator.h"
 #include "torchglue/memory/origin.h"
 #include "torchglue/oom/oom_watch.h"
+#include "torchglue/operators/own_functions.h"
 #include "torchglue/placement/user_rules.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/launched.h"
@@ -235,6 +236,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   runtime->set_rules(&add_user_rule);
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
+  functions_wait = true;
   s.size_file.load(s.signatures);
   join_threads_of_program();
   static constexpr koila_threads kThreads = {&before_thread, &thread_begins, &thread_ends};

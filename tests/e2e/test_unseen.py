@@ -1,4 +1,4 @@
-"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py, adapters.py, packed.py, parts_of_rows.py, twice.py, own_functions.py, hooks_inside.py and gone_by_then.py."""
+"""Programs of other people's shape train, exactly, between 60 and 90% of plain's peak without memory from outside: see unseen.py, adapters.py, packed.py, parts_of_rows.py, twice.py, own_functions.py, functions_by_rows.py, hooks_inside.py and gone_by_then.py."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import adapters
+import functions_by_rows
 import gone_by_then
 import hooks_inside
 import own_functions
@@ -16,7 +17,7 @@ import twice
 import unseen
 from harness import HERE, clean_environment, koila_environment
 
-PROGRAMS = {module.__name__: module.PROGRAMS for module in (unseen, adapters, packed, parts_of_rows, twice, own_functions, hooks_inside, gone_by_then)}
+PROGRAMS = {module.__name__: module.PROGRAMS for module in (unseen, adapters, packed, parts_of_rows, twice, own_functions, functions_by_rows, hooks_inside, gone_by_then)}
 
 
 @pytest.mark.parametrize("file, name", [(file, name) for file, programs in PROGRAMS.items() for name in programs])

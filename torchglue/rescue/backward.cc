@@ -19,6 +19,7 @@
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/oom_watch.h"
 #include "torchglue/oom/python_error.h"
+#include "torchglue/operators/own_functions.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
@@ -208,6 +209,20 @@ variable_list run_split(const Pass& pass, const edge_list& roots, const variable
   return run_pass(split, roots, outputs);
 }
 
+// Whether all the autograd.Functions there are operators to the tape, whose backward methods have no effects.
+bool has_only_operators(const edge_list& roots, const Tape& tape) {
+  ska::flat_hash_set<const void*> known;
+  for (const TapeOp& op : tape.ops()) {
+    if (!is_function_operator(op.op)) continue;
+    for (const TapeValueId out : op.outputs) {
+      if (out != kNoTapeValue) known.insert(tape.values()[out].grad_fn);
+    }
+  }
+  bool only = true;
+  walk_graph(nodes_of(roots), [&](Node* node) { return only &= kind_of(*node) != NodeKind::kOther || known.count(node) > 0; });
+  return only;
+}
+
 // At the full batch first; what runs out goes on in micro-batches.
 variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   Session& s = session();
@@ -232,7 +247,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
     return run_on_tape(pass, over);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    in_function = ran_out_in_python(error) && (s.functions || has_functions(pass.roots));
+    in_function = ran_out_in_python(error) && (s.functions || has_functions(pass.roots)) && !has_only_operators(pass.roots, s.tape);
     ran_out = in_function ? std::current_exception() : kept_exception(error);
   }
   const OutOfMemory oom = describe_out_of_memory(pass.goes_on() ? "autograd.grad" : "backward");

@@ -18,6 +18,7 @@
 #include "torchglue/oom/oom.h"
 #include "torchglue/oom/python_error.h"
 #include "torchglue/op_traits.h"
+#include "torchglue/operators/own_functions.h"
 #include "torchglue/pack_once.h"
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/deferred.h"
@@ -208,6 +209,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const OpTraits& traits = op_traits(op);
   if (traits.collective) return run_collective(op, keys, stack);
   if (s.converting) return run_plainly(op, keys, stack);
+  meet_functions();
   const KeptArguments arguments(*stack, traits.kinds.size());
   make_real(arguments.values());  // the tape is not to take a deferred tensor for one from outside
   // Tangents are no part of what a region knows of a tensor.
@@ -244,6 +246,7 @@ void run_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 OrdinaryCall::OrdinaryCall(const c10::OperatorHandle& op, const OpTraits& traits, c10::DispatchKeySet keys, at::ArrayRef<c10::IValue> arguments)
     : op_(op), traits_(traits), keys_(keys), arguments_(arguments), progress_(op), watch_(op.schema().name()) {
   Session& s = session();
+  meet_functions();
   s.tape.begin(op, arguments);
   const bool grad_mode = c10::AutogradState::get_tls_state().get_grad_mode();
   if (grad_mode) s.offload.on_gradients();

@@ -17,6 +17,8 @@ Verdict like_other(OpCall&);      // a in b's dtype or shape: none of b's values
 Verdict channelwise(OpCall&);     // prelu: a weight per entry of dimension 1
 
 const RegisterRules kTable{
+    {"koila::function", pointwise},  // see Note [Functions as operators]
+    {"koila::function_view", pointwise},
     // one operand
     {"aten::abs", pointwise},
     {"aten::acos", pointwise},
