@@ -9,12 +9,13 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from under_budgets import Programs, main, train
+from under_budgets import STEPS, Programs, main, train
 
 PROGRAMS = program = Programs()
 # Holes, near to what the program takes in any case.
 program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8),
-                  "momentum_encoder_in_chunks": (0.97, 0.9, 0.6), "windows_with_relative_positions": (0.74, 0.72, 0.68)}
+                  "momentum_encoder_in_chunks": (0.97, 0.9, 0.6), "windows_with_relative_positions": (0.74, 0.72, 0.68), "loss_in_chunks_of_what_is_detached": (0.98, 0.9, 0.8, 0.6),
+                  "fakes_for_both_players": (0.98, 0.9, 0.8, 0.6)}
 
 
 def mlp(features=32, out=32):
@@ -210,6 +211,45 @@ def rows_behind_the_time(out):
 
     train(torch.optim.SGD(model.parameters(), 0.1), out, loss)
     return model
+
+
+@program
+def loss_in_chunks_of_what_is_detached(out):
+    """A loss of hidden states, a few at a time, each with a pass of its own; then one pass through what made the states, from their gradient."""
+    body, head = nn.Sequential(nn.Embedding(40, 32), mlp(), nn.LayerNorm(32)), nn.Linear(32, 40)
+    model = nn.ModuleList([body, head])
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(STEPS):
+        ids = torch.randint(40, (24, 16))
+        hidden = body(ids)
+        cut = hidden.detach().requires_grad_()
+        optimizer.zero_grad()
+        for h, y in zip(cut.flatten(0, 1).chunk(4), ids.roll(-1, 1).flatten().chunk(4)):
+            loss = F.cross_entropy(head(h), y, reduction="sum") / ids.numel()
+            loss.backward()
+            out(loss)
+        hidden.backward(cut.grad)
+        optimizer.step()
+    return model
+
+
+@program
+def fakes_for_both_players(out):
+    """A generator's images are judged twice: detached, for the discriminator's step, and by the discriminator that this has made."""
+    make, judge = nn.Sequential(mlp(16, 64), nn.BatchNorm1d(64), nn.ReLU(), mlp(64)), nn.Sequential(mlp(32, 64), nn.LeakyReLU(0.2), mlp(64, 1))
+    of_make, of_judge = torch.optim.SGD(make.parameters(), 0.05), torch.optim.Adam(judge.parameters(), 1e-3)
+    for _ in range(STEPS):
+        real, fake = torch.randn(200, 32), make(torch.randn(200, 16))
+        of_judge.zero_grad()
+        loss = F.softplus(-judge(real)).mean() + F.softplus(judge(fake.detach())).mean()
+        loss.backward()
+        of_judge.step()
+        of_make.zero_grad()
+        wanted = F.softplus(-judge(fake)).mean()
+        wanted.backward()
+        of_make.step()
+        out(loss, wanted)
+    return nn.ModuleList([make, judge])
 
 
 if __name__ == "__main__":

@@ -80,10 +80,12 @@ variable_list Pass::run(const edge_list& from, const edge_list& to) const {
   return results;
 }
 
-// `kept`: the graph of what is on the tape, see Note [Graphs that are kept].
-void end_step(bool kept) {
+// `kept`: the pass has kept its graph.
+void end_step(const edge_list& roots, bool kept) {
   Session& s = session();
-  s.forget_step(/*but_for_tape=*/kept && s.engine_depth == 0 && s.live_regions().empty() && !s.functions && !s.tape.saw_functions());
+  const bool goes_on = std::uncaught_exceptions() == 0 && s.engine_depth == 0 && !s.tape.empty() && s.live_regions().empty() && !s.functions && !s.tape.saw_functions();
+  if (goes_on) s.tape.pass_over(nodes_of(roots), kept);
+  s.forget_step(/*but_for_tape=*/goes_on);
   s.live_regions();
   if (s.engine_depth > 0) return;
   for (const auto& region : s.live_regions()) {
@@ -363,7 +365,7 @@ variable_list execute(Engine* engine, const edge_list& roots, const variable_lis
   }
   bool over = true;
   const auto end = c10::make_scope_exit([&] {
-    if (over || std::uncaught_exceptions() > 0) end_step(keep_graph && std::uncaught_exceptions() == 0);
+    if (over || std::uncaught_exceptions() > 0) end_step(roots, keep_graph);
   });
   const Depth depth(s.engine_depth, pass.goes_on() ? 0 : 1);
   std::optional<PassOfOwner> goes_on;

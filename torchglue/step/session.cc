@@ -15,7 +15,7 @@ Process& make_process() { return make_session(); }
 Moment& make_moment() { return make_session(); }
 
 void Session::forget_step(bool but_for_tape) {
-  but_for_tape ? tape.pass_over() : tape.cut();
+  if (!but_for_tape) tape.cut();
   marks.clear();
   named.step_over();
   current.reset();

@@ -34,15 +34,8 @@ void Tape::cut() {
   own_nodes_.clear();
   nodes_of_gradients_.clear();
   has_run_ = false;
+  spent_.clear();
   collect_at_ = kCollectAtLeast;
-}
-
-// Note [Graphs that are kept]
-// `autograd.grad(loss, weight, retain_graph=True)` weighs losses, and the step goes on: what was recorded is the graph of a later pass as well, which may run out. So the tape stays, until a parameter
-// that it has read is written to. By then an optimizer has made its step, and a pass along that graph would raise PyTorch's error.
-void Tape::pass_over() {
-  has_run_ = true;
-  collect();
 }
 
 void Tape::collect() {

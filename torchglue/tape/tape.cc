@@ -94,7 +94,7 @@ void Tape::note_nodes_of_gradient(at::ArrayRef<c10::IValue> results) {
 }
 
 bool Tape::hangs_on_tape(const torch::autograd::Node* node) const {
-  return node != nullptr && differentiable_ && node->thread_id() == thread_ && node->sequence_nr() >= first_node_ && kind_of(*node) != NodeKind::kRegion;
+  return node != nullptr && differentiable_ && node->thread_id() == thread_ && node->sequence_nr() >= first_node_ && kind_of(*node) != NodeKind::kRegion && !is_spent(*node);
 }
 
 bool Tape::may_have_made(const torch::autograd::Node& node) const {

@@ -130,8 +130,8 @@ class Tape {
 
   // Drops everything: the step is over.
   void cut();
-  // A backward pass at the full batch has kept its graph, see Note [Graphs that are kept].
-  void pass_over();
+  // A backward pass at the full batch is done that began at `roots`, and has kept its graph or used it up: see Note [Graphs that are left].
+  void pass_over(const std::vector<torch::autograd::Node*>& roots, bool kept);
   // From now on no tensor is held that the program may want for itself alone: see Note [Tensors that are swapped].
   void hold_nothing_small() { holds_nothing_small_ = true; }
 
@@ -234,6 +234,8 @@ class Tape {
   void drop_pending();
   void note_write_behind(const at::Tensor& tensor);
   bool may_be_in_graph(TapeValueId id) const;
+  bool is_spent(const torch::autograd::Node& node) const;
+  bool forget_used_up(const std::vector<torch::autograd::Node*>& roots);
   void keep_before_write(const at::Tensor& tensor);
   void keep_copy(TapeValueId id);
   bool part_from_tensor(TapeValueId id);
@@ -291,7 +293,14 @@ class Tape {
   bool saw_functions_ = false;
   bool holds_nothing_small_ = false;
   bool replay_;
-  bool has_run_ = false;           // a backward pass, and kept its graph
+  // A tensor of a graph that a pass has used up, while others are left.
+  struct Spent {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    const void* node;
+    uint64_t number;
+  };
+  std::vector<Spent> spent_;
+  bool has_run_ = false;           // a backward pass, see Note [Graphs that are left]
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on,
   uint64_t thread_ = 0;            // by this thread: every thread counts its own nodes
