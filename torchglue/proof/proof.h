@@ -91,7 +91,7 @@ class Proof {
 
   // witnesses.cc
   void hold_against_witnesses();
-  bool is_real(const Doubt& doubt);
+  std::optional<bool> is_real(const Doubt& doubt);
 
   double margin(double noise, at::ScalarType type, double length) const;
   double tolerated() const;

@@ -60,7 +60,7 @@ bool Tape::forget_used_up(const std::vector<Node*>& roots) {
     for (TapeValueId out : op.outputs) {
       if (out == kNoTapeValue) continue;
       if (gone) written[values_[out].group] |= op.in_place;
-      needed_value[out] = !gone;
+      if (values_[out].producer == static_cast<int32_t>(i)) needed_value[out] = !gone;  // else it hands on what another one has made
     }
     if (gone) continue;
     needed_op[i] = 1;

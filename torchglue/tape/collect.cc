@@ -110,7 +110,7 @@ void Tape::leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, 
   const auto leave = [&](size_t i) {
     needed_op[i] = 0;
     for (TapeValueId out : ops()[i].outputs) {
-      if (out != kNoTapeValue) needed_value[out] = 0;
+      if (out != kNoTapeValue && values_[out].producer == static_cast<int32_t>(i)) needed_value[out] = 0;
     }
   };
   for (bool changed = true; changed;) {
