@@ -1,4 +1,4 @@
-"""autograd.Functions that work element by element (names that begin with Is), and such as look like it and do not (IsNot): which of them torchglue/operators/own_functions.py takes for one, as JSON."""
+"""autograd.Functions that work element by element (names that begin with Is), and such as look like it and do not (IsNot): which of them torchglue/operators/element_wise.py takes for one, as JSON."""
 
 import inspect
 import json
@@ -14,10 +14,14 @@ from torch.autograd.function import once_differentiable
 WIDTH, NOTES = 0.5, []
 
 
-class Identity(Function):
-    @staticmethod
-    def backward(ctx, g):
-        return g
+@staticmethod
+def unchanged(ctx, g):
+    return g
+
+
+@staticmethod
+def doubled(ctx, g):
+    return g * 2
 
 
 class IsTurned(Function):
@@ -39,6 +43,22 @@ class IsGivenBack(Function):
     @staticmethod
     def backward(ctx, g):
         return g.neg()
+
+
+class IsRounded(Function):
+    backward = unchanged
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+
+class IsDoubled(Function):
+    backward = doubled
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
 
 
 class IsMasked(Function):
@@ -110,7 +130,9 @@ class IsSoft(Function):
         return g * (x * (1 - t * t) * (1 - torch.exp(-F.softplus(x))) + t)
 
 
-class IsNotAMean(Identity):
+class IsNotAMean(Function):
+    backward = unchanged
+
     @staticmethod
     def forward(ctx, x):
         return x - x.mean()
@@ -128,13 +150,11 @@ class IsNotOfItsSizes(Function):
 
 
 class IsNotOfALength(Function):
+    backward = unchanged
+
     @staticmethod
     def forward(ctx, x):
         return x / len(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class IsNotByPlaces(Function):
@@ -172,13 +192,11 @@ class IsNotClippedByNorm(Function):
 
 
 class IsNotRandom(Function):
+    backward = unchanged
+
     @staticmethod
     def forward(ctx, x):
         return x + torch.rand_like(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class IsNotQuiet(Function):
@@ -193,14 +211,12 @@ class IsNotQuiet(Function):
 
 
 class IsNotWithoutPrinting(Function):
+    backward = doubled
+
     @staticmethod
     def forward(ctx, x):
         print("forward")
         return x * 2
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
 
 
 class IsNotWrittenTo(Function):
@@ -215,13 +231,11 @@ class IsNotWrittenTo(Function):
 
 
 class IsNotInPlace(Function):
+    backward = unchanged
+
     @staticmethod
     def forward(ctx, x):
         return F.relu(x, True)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class IsNotKept(Function):
@@ -248,16 +262,25 @@ class IsNotKeptByAnotherName(Function):
         return g * ctx.y * (1 - ctx.y)
 
 
+class IsNotKeptAsTruths(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mask = x.data.bool()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.mask
+
+
 class IsNotOtherwiseWithoutGradients(Function):
+    backward = unchanged
+
     @staticmethod
     def forward(ctx, x):
         if x.requires_grad:
             return x * 2
         return x * 1
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
 
 
 class IsNotALoop(Function):
@@ -283,6 +306,8 @@ class IsNotOfIndices(Function):
 
 
 class IsNotWithAContextOfItsOwn(Function):
+    backward = doubled
+
     @staticmethod
     def forward(x):
         return x * 2
@@ -290,10 +315,6 @@ class IsNotWithAContextOfItsOwn(Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         pass
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * 2
 
 
 class IsNotWithTwoResults(Function):
@@ -318,7 +339,7 @@ class IsNotWithADefault(Function):
 
 def main():
     names = {"modules": sys.modules, "__builtins__": __builtins__}
-    exec((Path(__file__).resolve().parents[2] / "torchglue" / "operators" / "own_functions.py").read_text(), names)
+    exec((Path(__file__).resolve().parents[2] / "torchglue" / "operators" / "element_wise.py").read_text(), names)
     said = {}
     for name, function in globals().items():
         if name.startswith("Is") and issubclass(function, Function):

@@ -25,25 +25,24 @@ bool Tape::is_spent(const Node& node) const {
   return std::any_of(spent_.begin(), spent_.end(), [&](const Spent& one) { return one.node == &node && one.number == node.sequence_nr() && !one.tensor.expired(); });
 }
 
-// Drops what hangs on the nodes of a pass. False, and nothing done, where no graph is left that the program holds, or that cannot be told apart.
+// Drops what hangs on the nodes of a pass. False where no graph is left that the program holds, or that can be told apart: then the tape is to be cut.
 bool Tape::forget_used_up(const std::vector<Node*>& roots) {
   if (!bridges_.empty()) return false;
-  size_t left = 0;  // graphs that the program holds, and that no node of the pass was found to be of
-  ska::flat_hash_map<const Node*, bool> held;
+  ska::flat_hash_set<const Node*> left;  // of the program's tensors, those that no node of the pass was found to be
   for (const TapeValue& value : values_) {
     if (value.is_capture() || !value.differentiable() || !value.held_elsewhere()) continue;
     const at::Tensor t = value.lock();
     const Node* node = t.defined() ? node_of(t) : nullptr;
-    if (node != nullptr && node == value.grad_fn) left += held.emplace(node, false).second;
+    if (node != nullptr && node == value.grad_fn) left.insert(node);
   }
   ska::flat_hash_map<const void*, uint64_t> used;
   walk_graph(roots, [&](Node* node) {
-    if (left == 0) return false;
+    if (left.empty()) return false;
     used.emplace(node, node->sequence_nr());
-    if (const auto found = held.find(node); found != held.end()) --left;
+    left.erase(node);
     return true;
   });
-  if (left == 0) return false;
+  if (left.empty()) return false;
 
   // Of a node that has saved nothing, such as a view's, a second pass may come by.
   const auto is_used = [&](TapeValueId v) {
