@@ -122,10 +122,25 @@ bool is_name(std::string_view text) {
   return !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), [](char c) { return is_letter(c) || is_digit(c); });
 }
 
-// "mylib::op" or "mylib::op.overload".
+// "mylib.functions.Fused": names between dots.
+bool is_function(std::string_view full) {
+  if (full.find('.') == std::string_view::npos) return false;
+  for (std::size_t dot = 0; dot != std::string_view::npos;) {
+    dot = full.find('.');
+    if (!is_name(full.substr(0, dot))) return false;
+    full.remove_prefix(dot == std::string_view::npos ? full.size() : dot + 1);
+  }
+  return true;
+}
+
+// "mylib::op" or "mylib::op.overload", or the name that Python has for an autograd.Function.
 void read_operator(Scanner& scanner, RuleText& rule) {
   const std::size_t column = scanner.column();
   const std::string_view full = scanner.operator_name();
+  if (is_function(full)) {
+    rule.name = operator_of_function(full);
+    return;
+  }
   const std::size_t colons = full.find("::");
   const std::size_t dot = full.find('.', colons == std::string_view::npos ? 0 : colons);
   const bool overloaded = dot != std::string_view::npos;
@@ -263,6 +278,15 @@ std::pair<std::string, std::string> contents_of(const std::string& path) {
 const ArgumentText* RuleText::find(std::string_view argument) const {
   const auto found = std::find_if(arguments.begin(), arguments.end(), [&](const ArgumentText& a) { return a.name == argument; });
   return found == arguments.end() ? nullptr : &*found;
+}
+
+std::string operator_of_function(std::string_view function) {
+  std::string name = "koila_function::";
+  for (const char c : function) {
+    if (c == '.') name += "__";
+    else name += c;
+  }
+  return name;
 }
 
 ParsedRule parse_rule(std::string_view text) {

@@ -2,6 +2,7 @@
 //
 //     operator(argument: placement, ...) -> placement, ...  flags
 //     mylib::scale_rows(x: Shard(0), weight: Replicate) -> Shard(0)
+//     mylib.functions.Fused(x: Shard(0), weight: Replicate) -> Shard(0)
 //
 // docs/rules.md says what it means. A pure function reads it; whether such an operator exists, and has these arguments, is for the adapter
 // to find out, for operators are registered when their libraries are loaded.
@@ -41,7 +42,7 @@ struct RowsText {
 };
 
 struct RuleText {
-  std::string name;      // "mylib::scale_rows"
+  std::string name;      // "mylib::scale_rows"; of an autograd.Function what operator_of_function() gives
   std::string overload;  // "" for every overload
   std::vector<ArgumentText> arguments;
   std::vector<RowsText> rows;
@@ -57,6 +58,9 @@ struct ParsedRule {
   std::optional<RuleText> rule;
   std::string error;  // what was wrong and what was expected, without the place; empty when there is a rule, or a line without one
 };
+
+// "koila_function::mylib__Fused" of "mylib.Fused": the operator that an autograd.Function with a rule is, whose name Python has.
+std::string operator_of_function(std::string_view function);
 
 // One rule, comments allowed behind it. A text without any rule is neither a rule nor an error.
 ParsedRule parse_rule(std::string_view text);

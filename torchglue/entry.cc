@@ -234,6 +234,7 @@ extern "C" __attribute__((visibility("default"))) int koila_glue_attach(const ko
   runtime->set_before_capture(&before_capture);
   set_user_rules_log(&say_of_rules);
   runtime->set_rules(&add_user_rule);
+  add_shipped_rules();
   pthread_atfork(nullptr, nullptr, &in_child);
   s.rescue = true;
   functions_wait = true;

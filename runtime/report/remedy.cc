@@ -133,6 +133,8 @@ constexpr Remedy kRemedies[] = {
      "run the step without CUDA graphs (torch.compile without mode=\"reduce-overhead\"), or a smaller batch"},
     {"nested tensor",
      "padded tensors on the CPU or on a CUDA device, or a smaller batch"},
+    {"which a placement rule lets run on some of the rows",
+     "leave its rule out of KOILA_RULES; or, if it is one of koila's own, report it"},
     {"a compiled graph (torch.compile)",
      "run the model without torch.compile, and koila splits its steps; else a smaller batch"},
     {"sharded (fully_shard)",

@@ -99,6 +99,26 @@ class Sorted(Function):
         return torch.zeros_like(gradient).scatter_(0, ctx.saved_tensors[0], gradient)
 
 
+WITHIN = torch.library.Library("within", "DEF")
+WITHIN.define("nearest(Tensor z, Tensor book) -> (Tensor, Tensor)")
+WITHIN.impl("nearest", lambda z, book: Nearest.apply(z, book), "CompositeImplicitAutograd")
+
+
+@program
+def within_an_operator(out):
+    """An operator that is composed of a Function has its gradients, whichever of its operators are split."""
+    model = nn.ModuleList([mlp(32, 256, 256, 16), mlp(16, 256, 256, 32)])
+    model.register_parameter("book", nn.Parameter(torch.randn(24, 16)))
+
+    def loss():
+        x = torch.randn(512, 32)
+        code, which = torch.ops.within.nearest(model[0](x), model.book)
+        return F.mse_loss(model[1](code), x) + 0 * which.sum()
+
+    train(torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), out, loss)
+    return model
+
+
 @program
 def reversed_gradients(out):
     features, classes, domains = mlp(32, 256, 256, 128), mlp(128, 256, 10), mlp(128, 256, 2)

@@ -28,7 +28,7 @@ class Script:
         """(the process, koila's report, what it saved or None)"""
         self.runs += 1
         saved, report = self.folder / f"{self.runs}.pt", self.folder / f"{self.runs}.json"
-        command = [sys.executable, str(HERE / "trainers" / f"{self.name}.py"), "--save", str(saved), "--accumulate", str(self.accumulate)]
+        command = [sys.executable, str(HERE / "trainers" / f"{self.name}.py"), "--save", str(saved), "--accumulate", str(self.accumulate), *self.arguments()]
         environment = clean_environment({**environment, "KOILA_REPORT": str(report), "HF_HUB_OFFLINE": "1"})
         process = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=300)
         found = None
@@ -37,6 +37,9 @@ class Script:
             parameters = {f"final/parameter/{name}": t.detach().numpy() for name, t in found.pop("parameters").items()}
             found = {**{f"log/{name}": torch.tensor(values, dtype=torch.float64).numpy() for name, values in found.items()}, **parameters}
         return process, json.loads(report.read_text()) if report.exists() else None, found
+
+    def arguments(self):
+        return []
 
     def budget(self, share):
         return int(self.report["devices"]["cpu"]["peak_bytes"] * share)

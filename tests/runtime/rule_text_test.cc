@@ -56,6 +56,13 @@ TEST(RuleText, BlanksDoNotMatter) {
   EXPECT_EQ(good("_a1::B_2.c3(x: Shard(0)) -> Shard(0)").overload, "c3");
 }
 
+TEST(RuleText, AFunctionHasTheNameThatPythonHasForIt) {
+  EXPECT_EQ(good("mylib.functions.Fused(x: Shard(0), w: Replicate) -> Shard(0)").name, "koila_function::mylib__functions__Fused");
+  EXPECT_EQ(good("__main__.Outer.Fused(x: Shard(0)) -> Shard(0), Partial").name, operator_of_function("__main__.Outer.Fused"));
+  EXPECT_EQ(good("a.b(x: Shard(0)) -> Shard(0)").overload, "");
+  for (const char* text : {"a..b(x: Shard(0)) -> Shard(0)", ".b(x: Shard(0)) -> Shard(0)", "a.b.(x: Shard(0)) -> Shard(0)", "a.1b(x: Shard(0)) -> Shard(0)"}) EXPECT_FALSE(parse_rule(text).rule) << text;
+}
+
 TEST(RuleText, NothingIsNoError) {
   for (const char* text : {"", "   ", "# a comment", "\t# mylib::op(", "\r"}) {
     const ParsedRule parsed = parse_rule(text);

@@ -42,8 +42,7 @@ Question question_about(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue>
       if (!entry.region->lies_in(entry.value, storage_of(t))) {
         refuse_split_step(describe_out_of_memory(op.schema().name()), "a tensor inside the step was given other memory (.data = ...).", entry.region->batch());
       }
-      if (node_of(t) != entry.region->node_of(entry.value) || (t.requires_grad() && !entry.region->value(entry.value).requires_grad)) {
-        // An autograd.Function gave it a graph of its own, or the program made it a leaf: to the region it is a tensor from outside.
+      if (is_outsider(t, entry)) {
         q.opaque = t;
         return;
       }

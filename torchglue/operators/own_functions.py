@@ -45,8 +45,6 @@ def answer_for(function, which):
 
 def number_of(function, arguments):
     """Of the call, where it can be an operator's; else None."""
-    if not makes_gradients() or modes() or function_modes() or traced() is not None:
-        return None
     which = tuple(isinstance(a, Tensor) for a in arguments)
     found = answer_for(function, which)
     if found is None:
@@ -82,9 +80,12 @@ def run(a, b, c, call):
 
 
 def apply(cls, *args, **kwargs):
-    number = None if kwargs or not issubclass(cls, torch.autograd.Function) else number_of(cls, args)
-    if number is None:
+    if kwargs or not issubclass(cls, torch.autograd.Function) or not makes_gradients() or modes() or function_modes() or traced() is not None:
         return super(level, cls).apply(*args, **kwargs)
+    number = number_of(cls, args)
+    if number is None:
+        declared = declared_call(cls, args)
+        return super(level, cls).apply(*args) if declared is None else declared[0](*declared[1])
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     if calls[number][-1]:
         return view_operator(*tensors, number)
@@ -94,6 +95,7 @@ def apply(cls, *args, **kwargs):
 def take_over():
     global library, operator, view_operator
     library = torch.library.Library("koila", "FRAGMENT")
+    define_functions()
     library.impl("function", run, "CompositeImplicitAutograd")
     library.impl("function_view", lambda a, call: run(a, None, None, call), "CompositeImplicitAutograd")
     operator, view_operator = torch.ops.koila.function.default, torch.ops.koila.function_view.default

@@ -96,6 +96,10 @@ std::optional<std::vector<int64_t>> reduced_dims(const OpCall& call, int64_t ndi
   return dims;
 }
 
+bool divides_once(c10::ScalarType of, c10::ScalarType to) {
+  return of != c10::ScalarType::Half && of != c10::ScalarType::BFloat16 && (to == c10::ScalarType::Float || to == c10::ScalarType::Double);
+}
+
 Verdict mean_of_sum(OpCall& call) {
   const TensorSpec& self = call.tensor(0);
   const auto dims = reduced_dims(call, self.dim());

@@ -40,6 +40,8 @@ bool linear_in_first(const OpCall& call);
 // A mean to which rows give unequal numbers of entries, of a call that was made a sum: divides it by all entries that the first argument has along the
 // reduced dimensions.
 Verdict mean_of_sum(OpCall& call);
+// Whether it is better one: the quotient is made once, of the sum of all rows. In half precision the sum may overflow where the mean does not.
+bool divides_once(c10::ScalarType of, c10::ScalarType to);
 
 // The dtype argument, or nullopt when the operator has none or it was not given.
 std::optional<c10::ScalarType> dtype_argument(const OpCall& call);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
@@ -205,12 +206,30 @@ struct Book {
   }
 };
 
+// Of published packages, whose operators nobody else has a rule for; another release of one may have others.
+constexpr char kKoilasOwn[] = "koila's own rules";
+constexpr const char* kShipped[] = {
+    // 4-bit weights: a linear layer whose frozen weight is taken out of its blocks as a whole, whichever rows there are.
+    "bitsandbytes::gemm_4bit(A: Shard(any but -1), B: Replicate, absmax: Replicate, bias: Replicate) -> Shard(any)",
+    "bitsandbytes.autograd._functions.MatMul4Bit(A: Shard(any but -1), B: Replicate, bias: Replicate) -> Shard(any)",
+};
+
 std::atomic<uint32_t> version{0};  // outside the book: every operator call looks at it
 
 Book& book() {
   static auto* the_book = new Book;  // never destroyed: tensors may outlive static destruction
   return *the_book;
 }
+
+// Results of the autograd.Function that rules promise; 0: there is none for it.
+int64_t results_of_function(const std::string& function) {
+  Book& b = book();
+  const std::lock_guard lock(b.mutex);
+  const std::deque<Line>* lines = b.find(operator_of_function(function));
+  return lines == nullptr ? 0 : static_cast<int64_t>(lines->front().text.outputs.size());
+}
+
+TORCH_LIBRARY_FRAGMENT(koila, m) { m.def("results_of_function(str function) -> int", &results_of_function); }
 
 bool draws_by_its_tag(const c10::FunctionSchema& schema) {
   const auto op = c10::Dispatcher::singleton().findSchema(schema.operator_name());
@@ -240,6 +259,10 @@ void add_user_rule(const char* text, const char* where) noexcept {
   }
 }
 
+void add_shipped_rules() noexcept {
+  for (const char* text : kShipped) add_user_rule(text, kKoilasOwn);
+}
+
 uint32_t user_rules_version() { return version.load(std::memory_order_acquire); }
 
 const Rule* find_user_rule(const c10::FunctionSchema& schema) {
@@ -263,7 +286,7 @@ const Rule* find_user_rule(const c10::FunctionSchema& schema) {
       user->alternatives.push_back(suit(line, schema));
       if (line.text.random) flags = kRandom | kDrawsAlways;
     } catch (const DoesNotSuit& problem) {
-      b.warn(line.text.where + ": " + full + " " + problem.why + "; the rule does not hold for it");
+      if (line.text.where != kKoilasOwn) b.warn(line.text.where + ": " + full + " " + problem.why + "; the rule does not hold for it");
     }
   }
   if (user->alternatives.empty()) return nullptr;

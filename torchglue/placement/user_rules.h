@@ -12,6 +12,9 @@ namespace koila {
 // the operator already, and, when the operator is first met, that it has no such arguments or results. Then the rule does not hold.
 void add_user_rule(const char* text, const char* where) noexcept;
 
+// Those that koila has for operators of published packages, behind the user's.
+void add_shipped_rules() noexcept;
+
 // Goes up with every rule that is added: what find_rule() gave may have changed.
 uint32_t user_rules_version();
 

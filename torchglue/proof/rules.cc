@@ -214,7 +214,10 @@ std::string Region::contradiction(const Instruction& in, Frame& all, Rows first,
       if (a[i]->entries == 0) parts[i] = parts[i].of_sum();
     }
     const auto& t = i < outputs ? together.outputs[i] : together.gradients[i - outputs].second;
-    if (distance(*whole[i], parts[i]) > std::max(1e-12, tolerance(std::max(coarsest(in), rounding(t.scalar_type(), device_.type()))))) suspects.push_back(i);
+    const double apart = distance(*whole[i], parts[i]), bound = std::max(1e-12, tolerance(std::max(coarsest(in), rounding(t.scalar_type(), device_.type()))));
+    // Summands may cancel: their own length is the measure.
+    const bool is_close = !alike && same_shape(*whole[i], parts[i]) && difference(*whole[i], parts[i]) <= bound * (a[i]->length() + b[i]->length());
+    if (apart > bound && !is_close) suspects.push_back(i);
   }
   if (suspects.empty()) return {};
   std::vector<double> noise(whole.size(), 0);

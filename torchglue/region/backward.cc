@@ -198,6 +198,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
   bool stands_by(int64_t begin) const {
     const Frame& first = region_.first_;
     return begin == 0 && written_.groups.empty() && first.next == region_.instructions_.size() &&
+           std::all_of(held_.begin(), held_.end(), [&](const Held& h) { return region_.has_sums(first, h.origin); }) &&
            std::all_of(keep_.begin(), keep_.end(), [&](ValueId v) { return v < first.values.size() && first.values[v].defined(); });
   }
 
@@ -220,7 +221,7 @@ class Region::BackwardPass final : public MicroBatchLoop::Passes {
     const at::NoGradGuard no_grad;
     proof_.add(frame);
     for (Held& h : held_) {
-      if (region_.store_rows(h, frame.values[h.base], frame.rows)) proof_.stored(h.base, frame.rows, frame.values[h.base]);
+      if (region_.store_rows(h, frame)) proof_.stored(h.base, frame.rows, frame.values[h.base]);
     }
   }
 

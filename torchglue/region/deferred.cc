@@ -11,6 +11,7 @@
 #include "torchglue/region/boundary_store.h"
 #include "torchglue/region/constant_views.h"
 #include "torchglue/region/raw_memory.h"
+#include "torchglue/tape/tape.h"
 #include "torchglue/updates/late_updates.h"
 
 namespace koila {
@@ -113,6 +114,10 @@ void refuse_raw_access(c10::StorageImpl& storage) { storage.release_data_and_set
 bool is_raw_access(const std::exception& error) { return error_text(error).find(kAccessError) != std::string_view::npos; }
 
 void allow_raw_access(c10::StorageImpl& storage) { clear_access_error(storage); }
+
+bool is_outsider(const at::Tensor& t, const DeferredRegistry::Entry& entry) {
+  return node_of(t) != entry.region->node_of(entry.value) || (t.requires_grad() && !entry.region->value(entry.value).requires_grad);
+}
 
 at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator) {
   at::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device), allocator, /*resizable=*/true);

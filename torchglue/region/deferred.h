@@ -83,6 +83,9 @@ class DeferredRegistry {
 
 DeferredRegistry& deferred_registry();
 
+// Whether a deferred tensor has a graph that is not its region's: an autograd.Function gave it one, or the program made it a leaf. To the region it is a tensor from outside.
+bool is_outsider(const at::Tensor& tensor, const DeferredRegistry::Entry& entry);
+
 // An empty storage of `bytes` on `device` that refuses raw access.
 at::Storage empty_storage(size_t bytes, at::Device device, c10::Allocator* allocator);
 void refuse_raw_access(c10::StorageImpl& storage);

@@ -27,7 +27,7 @@ using torch::autograd::variable_list;
 
 namespace {
 
-constexpr const char* kStatistics = "create_graph=True: the statistics of a whole batch (batch norm) cannot be differentiated twice in micro-batches.";
+constexpr const char* kStatistics = "create_graph=True: the statistics of a whole batch (batch norm; a std or var over the rows) cannot be differentiated twice in micro-batches.";
 
 }  // namespace
 
@@ -202,7 +202,7 @@ class Region::GraphPass {
     const bool random = std::any_of(roots_.begin(), roots_.end(), [&](const Root& root) { return region_.values_[root.first].random; });
     const ValueId value = region_.new_value(placement.is_shard() ? placement : Placement::partial(), 0, has_node(local), random);
     region_.values_[value].group = region_.new_group(value);
-    set_local(region_.first_, value, local);
+    region_.set_local(region_.first_, value, local);
     const std::vector<int64_t> strides = dense_strides_like(local, sizes);
     const at::Device device = region_.device_;
     at::Tensor tensor = make_deferred(local.detach(), sizes, strides, 0,

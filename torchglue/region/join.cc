@@ -273,7 +273,7 @@ class Region::Joining {
     if (storage_of(view) != storage_of(*alias.full) || view.sizes() != at::IntArrayRef(sizes)) throw RuleMismatch();
     const ValueId id = region_.new_value(result.placement, region_.values_[alias.value].group, has_node(result.local), random_);
     joined_->outputs.push_back(id);
-    set_local(region_.first_, id, result.local);
+    region_.set_local(region_.first_, id, result.local);
     if (!region_.values_[id].requires_grad && call_.op.schema().name() != "aten::detach") stand_as_view(view, *alias.full, result.element >= 0);
     region_.install(id, view);
     // A node outside of the region may have saved the one, and is to hear of a write to the other.
@@ -292,7 +292,7 @@ class Region::Joining {
     }
     joined_->outputs.push_back(id);
     const std::vector<int64_t> strides = whole_strides(result, sizes);
-    set_local(region_.first_, id, laid_out(region_.first_, *joined_, strides, result.local));
+    region_.set_local(region_.first_, id, laid_out(region_.first_, *joined_, strides, result.local));
     const at::Tensor like = as_for_program(result);
     at::Tensor tensor = make_deferred(like, sizes, strides, 0,
                                       empty_storage(at::detail::computeStorageNbytes(sizes, strides, like.element_size()), region_.device_,
@@ -341,7 +341,7 @@ class Region::Joining {
         const Value& value = region_.values_[o.id];
         std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
         if (placement.is_shard()) sizes[placement.dim] = placement.extent(0, 2);
-        set_local(frame, o.id, zeros_in_order(sizes, value.strides, at::TensorOptions(region_.device_).dtype(value.dtype)));
+        region_.set_local(frame, o.id, zeros_in_order(sizes, value.strides, at::TensorOptions(region_.device_).dtype(value.dtype)));
       }
     }
     try {

@@ -40,11 +40,18 @@ at::Tensor Region::empty_full(uint32_t group) const {
   return boundaries().empty(groups_[group].storage.nbytes(), base.sizes, base.strides, base.storage_offset, base.dtype, device_);
 }
 
-bool Region::store_rows(Held& held, const at::Tensor& local, Rows rows) {
+bool Region::store_rows(Held& held, const Frame& frame) {
+  const Rows rows = frame.rows;
   if (rows.end <= held.until) return false;
   if (rows.begin != held.until) broken(invariant::kRowsOnce, "rows " + std::to_string(rows.begin) + " follow on row " + std::to_string(held.until));
   const Value& value = values_[held.base];
-  const at::Tensor part = local.detach();
+  if (held.until == 0 && !has_sums(frame, held.origin)) held.origin = {};
+  if (!held.origin.sums.empty()) {
+    add_sums(held, frame);
+    held.until = rows.end;
+    return true;
+  }
+  const at::Tensor part = frame.values[held.base].detach();
   // Lazily conjugated, or negated, like the program's tensor for it: what lies in memory is the other value.
   held.full._set_conj(part.is_conj());
   held.full._set_neg(part.is_neg());
@@ -81,7 +88,7 @@ void Region::fill(const Held& held) {
   observed_random_ |= values_[held.base].random;
 }
 
-void Region::materialise(const std::vector<ValueId>& values) { materialise(values, Watch{}); }
+void Region::materialise(const std::vector<ValueId>& values) { materialise(values, RowWatch{}); }
 
 void Region::observe(ValueId id, RowObserver& observer) {
   if (!materialised(id)) {
@@ -110,7 +117,7 @@ void Region::end_stage() {
 // Gives values their full value, a micro-batch at a time.
 class Region::Materialisation final : public MicroBatchLoop::Passes {
  public:
-  Materialisation(Region& region, std::vector<Held>& held, Watch& watch, const Schedule& plan, const std::vector<ValueId>& keep, Proof& proof)
+  Materialisation(Region& region, std::vector<Held>& held, RowWatch& watch, const Schedule& plan, const std::vector<ValueId>& keep, Proof& proof)
       : region_(region), held_(held), watch_(watch), plan_(plan), keep_(keep), proof_(proof),
         random_(std::any_of(keep.begin(), keep.end(), [&](ValueId v) { return region.values_[v].random; })) {}
 
@@ -155,13 +162,14 @@ class Region::Materialisation final : public MicroBatchLoop::Passes {
   bool stands_by(int64_t begin) const {
     const Frame& first = region_.first_;
     return begin == 0 && first.next == region_.instructions_.size() &&
+           std::all_of(held_.begin(), held_.end(), [&](const Held& held) { return region_.has_sums(first, held.origin); }) &&
            std::all_of(keep_.begin(), keep_.end(), [&](ValueId v) { return v < first.values.size() && first.values[v].defined(); });
   }
 
   void store(const Frame& frame) {
     proof_.add(frame);
     for (Held& held : held_) {
-      if (region_.store_rows(held, frame.values[held.base], frame.rows)) proof_.stored(held.base, frame.rows, frame.values[held.base]);
+      if (region_.store_rows(held, frame)) proof_.stored(held.base, frame.rows, frame.values[held.base]);
     }
     if (watch_.observer == nullptr || frame.rows.end <= watch_.until) return;
     watch_.observer->add(frame.values[watch_.value].detach());
@@ -170,7 +178,7 @@ class Region::Materialisation final : public MicroBatchLoop::Passes {
 
   Region& region_;
   std::vector<Held>& held_;
-  Watch& watch_;
+  RowWatch& watch_;
   const Schedule& plan_;
   const std::vector<ValueId>& keep_;
   Proof& proof_;
@@ -183,7 +191,7 @@ std::vector<Held> Region::to_be_held(const std::vector<ValueId>& values) const {
   for (ValueId id : values) {
     const Group& group = groups_[values_[id].group];
     if (group.materialised || !group.storage) continue;
-    if (std::none_of(held.begin(), held.end(), [&](const Held& h) { return h.base == group.base; })) held.push_back({group.base, {}, {}, 0});
+    if (std::none_of(held.begin(), held.end(), [&](const Held& h) { return h.base == group.base; })) held.push_back({group.base, {}, {}, 0, origin_of(group.base), {}});
   }
   return held;
 }
@@ -193,7 +201,7 @@ void Region::make_full(std::vector<Held>& held) {
   for (Held& h : held) MicroBatchLoop(recovery).whole([&] { h.full = empty_full(values_[h.base].group); });
 }
 
-void Region::materialise(const std::vector<ValueId>& values, Watch watch) {
+void Region::materialise(const std::vector<ValueId>& values, RowWatch watch) {
   const NoInferenceMode no_inference;
   const RegionWork work;
   const AtWork at_work(*this);

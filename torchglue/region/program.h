@@ -17,6 +17,7 @@
 #include "torchglue/base/tls.h"
 #include "torchglue/placement/creation.h"
 #include "torchglue/placement/rule.h"
+#include "torchglue/statistics/moments.h"
 
 namespace koila {
 
@@ -140,6 +141,18 @@ void for_each_value_read(const Instruction& in, F&& f) {
   }
 }
 
+// Of what an operator of a micro-batch gave: its tensors, in the order of Instruction::outputs. Numbers are no values of a region.
+template <class F>
+void for_each_local(const torch::jit::Stack& results, F&& f) {
+  for (const c10::IValue& result : results) {
+    if (result.isTensor()) {
+      f(result.toTensor());
+    } else if (result.isTensorList()) {
+      for (const c10::IValue& element : result.toListRef()) f(element.toTensor());
+    }
+  }
+}
+
 // Values that share storage.
 struct Group {
   ValueId base = kNoValue;  // the value whose operator made the storage
@@ -168,12 +181,38 @@ class FrameWatch {
   virtual at::Tensor start_from(ValueId /*value*/, const at::Tensor& gradient) { return gradient; }
 };
 
+// How a small sum over the rows comes about: see Note [Sums before what follows].
+struct Origin {
+  struct Sum {
+    ValueId value;
+    size_t made_by;  // instruction
+  };
+  std::vector<Sum> sums;      // what is added up over the micro-batches; none: the value itself is
+  std::vector<size_t> after;  // instructions that make the value of them, in their order
+};
+
 // A value being put together from its rows.
 struct Held {
   ValueId base;
   at::Tensor full;
   at::Tensor sum;     // of a half-precision Partial, in float32
   int64_t until = 0;  // rows stored so far
+  Origin origin;
+  std::vector<at::Tensor> totals;  // by origin.sums, of the rows stored so far
+};
+
+// Somebody who looks at a value's rows, each once, while they are made.
+struct RowWatch {
+  ValueId value = kNoValue;
+  RowObserver* observer = nullptr;
+  int64_t until = 0;
+};
+
+// A part of what lies outside the device's memory, asked for ahead of its use.
+struct Ahead {
+  uint32_t use;
+  Rows rows;
+  at::Tensor part;
 };
 
 // Which operators a pass has to run, and until when it keeps what they give.
@@ -190,6 +229,8 @@ struct Frame {
   std::vector<at::Tensor> uses;    // by use
   size_t next = 0;                 // first instruction that has not run
   FrameWatch* watch = nullptr;
+  std::vector<at::Tensor> sums{};  // by ValueId: small sums over the rows, before they are divided
+  at::Tensor undivided{};          // what the operator that has just run gave before it was divided
 };
 
 }  // namespace koila

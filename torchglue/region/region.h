@@ -3,7 +3,7 @@
 // Its files, in the order of a step's life: join.cc (an operator joins, running), record.cc (one that has run joins; values and their deferred
 // tensors), instruction.cc (what is noted of it, and what it reads), paths.cc (what a pass has to run), run.cc (one micro-batch), rows_outside.cc (its
 // rows of what lies outside), micro_batch_loop.cc and recovery.cc (the loop, and what it does when memory runs out), materialise.cc (values are put
-// together), backward.cc (gradients), gradients.cc (those that have a graph), node.cc (the node that the engine sees), writes.cc (somebody writes to what it has read or made), departures.cc
+// together), exact_sums.cc (and small sums as plain sums them), backward.cc (gradients), gradients.cc (those that have a graph), node.cc (the node that the engine sees), writes.cc (somebody writes to what it has read or made), departures.cc
 // (values leave, or die), again.cc (the same operators once more). proof/ looks at what came out.
 //
 // Thread contract: a region belongs to the thread that owns the step. The autograd engine may call its node on a device thread while
@@ -262,12 +262,7 @@ class Region : public std::enable_shared_from_this<Region> {
   bool lies_in_another(const Frame& frame, uint32_t group) const;
   at::Tensor apart_from_operands(const Frame& frame, const Instruction& in, ValueId id, const at::Tensor& local) const;
 
-  // run.cc: somebody who looks on.
-  struct Watch {
-    ValueId value = kNoValue;
-    RowObserver* observer = nullptr;
-    int64_t until = 0;
-  };
+  // run.cc
   Schedule schedule(const std::vector<ValueId>& keep) const;
   std::vector<size_t> differentiable_path(const std::vector<ValueId>& from) const;  // instructions that gradients pass through, the last first
   std::vector<size_t> on_the_way(const std::vector<size_t>& path) const;  // those of them that gradients pass on the way to a capture that is wanted
@@ -276,13 +271,13 @@ class Region : public std::enable_shared_from_this<Region> {
   torch::jit::Stack call_instruction(Frame& frame, const Instruction& instruction);
   // A new result as it lies in memory at the full batch, where it has these strides.
   static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
-  static void set_local(Frame& frame, ValueId id, const at::Tensor& local);
+  void set_local(Frame& frame, ValueId id, const at::Tensor& local) const;
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;
   bool is_looked_at_still(uint32_t group) const;
-  void materialise(const std::vector<ValueId>& values, Watch watch);
+  void materialise(const std::vector<ValueId>& values, RowWatch watch);
   class Materialisation;
   std::vector<Held> to_be_held(const std::vector<ValueId>& values) const;
   void make_full(std::vector<Held>& held);
@@ -292,7 +287,16 @@ class Region : public std::enable_shared_from_this<Region> {
   // Of a step that is sized from its first rows, once all operators have run for these and before any others do.
   void choose_size();
   // False where these rows have been stored before.
-  bool store_rows(Held& held, const at::Tensor& local, Rows rows);
+  bool store_rows(Held& held, const Frame& frame);
+
+  // exact_sums.cc
+  at::Tensor divided(Frame& frame, const Instruction& in, const at::Tensor& sum);
+  void note_sum(Frame& frame, ValueId id, const at::Tensor& local) const;
+  bool is_small_sum(ValueId id) const;
+  bool is_without_rows(const Instruction& in) const;
+  Origin origin_of(ValueId id) const;
+  bool has_sums(const Frame& frame, const Origin& origin) const;
+  void add_sums(Held& held, const Frame& frame);
   // Parts of boundaries that lie outside the device's memory: asked for ahead of their use, and had.
   void ask_ahead(Rows rows, const Schedule& plan);
   at::Tensor bring_in(uint32_t use, Rows rows, const at::Tensor& slice);
@@ -385,11 +389,6 @@ class Region : public std::enable_shared_from_this<Region> {
   std::map<uint64_t, int> begun_with_;
   std::set<size_t> pass_;              // instructions whose nodes the last backward pass has run
   std::set<size_t> used_up_;           // those whose nodes have saved something, which has been let go since
-  struct Ahead {
-    uint32_t use;
-    Rows rows;
-    at::Tensor part;
-  };
   std::vector<Ahead> ahead_;
   SideStream side_;
   Frame first_;                        // micro-batch 0, alongside the program

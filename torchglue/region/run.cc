@@ -253,14 +253,12 @@ torch::jit::Stack Region::call_instruction(Frame& frame, const Instruction& in) 
   } else {
     call_kernel([&] { in.op.callBoxed(stack); });
   }
+  frame.undivided = in.denominator >= 0 ? stack[0].toTensor() : at::Tensor();
   if (in.scale_by_rows || in.denominator >= 0) {
     const double weight = static_cast<double>(rows) / static_cast<double>(batch_);
     for (c10::IValue& result : stack) {
       if (!result.isTensor() || !result.toTensor().defined() || !can_be_scaled(result.toTensor().scalar_type())) continue;
-      at::Tensor scaled = result.toTensor();
-      if (in.scale_by_rows) scaled = scaled * weight;
-      if (in.denominator >= 0) scaled = (scaled / use_local(frame, static_cast<uint32_t>(in.denominator))).to(scaled.scalar_type());
-      result = std::move(scaled);
+      result = in.scale_by_rows ? result.toTensor() * weight : divided(frame, in, result.toTensor());
     }
   }
   return stack;
@@ -274,9 +272,10 @@ at::Tensor Region::laid_out(const Frame& frame, const Instruction& in, at::IntAr
   return in_order_of(strides, local);
 }
 
-void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) {
+void Region::set_local(Frame& frame, ValueId id, const at::Tensor& local) const {
   if (frame.values.size() <= id) frame.values.resize(id + 1);
   frame.values[id] = local;
+  note_sum(frame, id, local);
 }
 
 void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
@@ -292,9 +291,12 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
     torch::jit::Stack results;
     try {
       results = call_instruction(frame, in);
-    } catch (const c10::Error& error) {
-      if (is_about_layout(error)) refuse(in.op.schema().name() + " cannot work on a part of the rows, whose memory lies otherwise than the full batch's.");
-      throw;
+    } catch (const std::exception& error) {
+      const auto* torchs = dynamic_cast<const c10::Error*>(&error);
+      if (torchs != nullptr && is_about_layout(*torchs)) refuse(in.op.schema().name() + " cannot work on a part of the rows, whose memory lies otherwise than the full batch's.");
+      if (!in.by_user || is_python_interrupt(error) || is_out_of_memory(error)) throw;
+      forget_python_error(error);
+      refuse(in.op.schema().name() + ", which a placement rule lets run on some of the rows, raises an error there, and the full batch did not.");
     }
     size_t flat = 0;
     const auto store = [&](const at::Tensor& local) {
@@ -305,13 +307,7 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       const bool own = groups_[values_[id].group].base == id;  // and no view of another value
       set_local(frame, id, own ? laid_out(frame, in, values_[id].strides, apart_from_operands(frame, in, id, local)) : local);
     };
-    for (const c10::IValue& result : results) {
-      if (result.isTensor()) {
-        store(result.toTensor());
-      } else if (result.isTensorList()) {  // numbers are no values of a region
-        for (const c10::IValue& element : result.toListRef()) store(element.toTensor());
-      }
-    }
+    for_each_local(results, store);
     results.clear();
     if (frame.watch != nullptr) frame.watch->after(i, frame);
     if (expected_ != nullptr) meet(i, frame);

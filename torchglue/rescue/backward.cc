@@ -261,7 +261,7 @@ variable_list rescued(const Pass& pass, bool accumulates_graphs, bool& over) {
   interrupted->stop_watching();
   std::string reason;
   try {
-    if (in_function) throw CannotConvert("it happened in the backward of an autograd.Function, which may have done part of its work.");
+    if (in_function) throw CannotConvert(ran_out_in_functions(pass.roots));
     if (callbacks.begun()) throw CannotConvert("it happened in a callback that a hook had queued for the end of the backward pass.");
     empty_queue([&](const edge_list& nothing, const variable_list& none) { real_execute(pass.engine, nothing, none, false, false, true, {}); });
     if (pass.keep_graph) check_not_frozen(pass.roots);

@@ -318,12 +318,12 @@ class Conversion {
   void take_places(const TapeOp& op, const torch::jit::Stack& results) {
     size_t flat = 0;
     for_each_result(results, [&](const at::Tensor& t) {
-      const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat] : kNoTapeValue;
-      ++flat;
+      const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat++] : kNoTapeValue;
       if (out == kNoTapeValue || !t.defined()) return;
       if (tape_.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
       const at::Tensor alive = alive_as(tape_.values()[out]);
-      if (alive.defined() && staying_.keeps_data(tape_.values()[out].group)) give_value(t);  // who has captured it goes on to find one there
+      const auto entry = entry_of(t);  // who has captured it goes on to find a value there; and a Function within the operator gives it a graph of its own
+      if ((alive.defined() && staying_.keeps_data(tape_.values()[out].group)) || (entry.region != nullptr && is_outsider(t, entry))) give_value(t);
       put_anew(out, alive.defined() ? take_place(t, alive) : t);
     });
   }

@@ -4,6 +4,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
 
 #include "torchglue/base/graph_walk.h"
 #include "torchglue/base/own_hook.h"
@@ -197,6 +200,23 @@ bool has_functions(const edge_list& roots) {
     return !found;
   });
   return found;
+}
+
+std::string ran_out_in_functions(const edge_list& roots) {
+  constexpr size_t kNamesAtMost = 3;
+  constexpr std::string_view kSuffix = "Backward";
+  std::set<std::string> names;
+  walk_graph(nodes_of(roots), [&](Node* node) {
+    if (kind_of(*node) != NodeKind::kOther) return true;
+    std::string name = node->name();
+    if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
+    names.insert(std::move(name));
+    return true;
+  });
+  if (names.count("CompiledFunction") > 0) return "it happened in the backward of a compiled graph (torch.compile), which may have done part of its work.";
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? ": " : ", ") + name;
+  return "it happened in the backward of an autograd.Function, which may have done part of its work" + (names.size() <= kNamesAtMost ? text : "") + ".";
 }
 
 bool InterruptedPass::runs_checkpoint_again(const edge_list& roots) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,8 @@ class InterruptedPass {
 
 // Whether there are autograd.Functions in the graph, those of earlier steps whose graph was kept included.
 bool has_functions(const torch::autograd::edge_list& roots);
+// What is said of memory that ran out in one of them; some are those of torch.compile.
+std::string ran_out_in_functions(const torch::autograd::edge_list& roots);
 
 // A leaf that the program has frozen since the forward pass gets no gradient in this pass; a later pass along the same graph, in which it is trained again, would find no edge to it. Throws
 // CannotConvert where there is one.

@@ -74,7 +74,7 @@ bool Tape::forget_used_up(const std::vector<Node*>& roots) {
     if (!needed_value[v] && is_used(v) && values_[v].held_elsewhere()) spent_.push_back({values_[v].weak, values_[v].grad_fn, values_[v].node_number});
   }
   compact(needed_value, needed_op);
-  return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) { return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); }); });
+  return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) { return makes_graph(op); });
 }
 
 }  // namespace koila

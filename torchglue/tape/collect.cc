@@ -117,8 +117,7 @@ void Tape::leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, 
     changed = false;
     for (size_t i = ops().size(); i-- > 0;) {
       const TapeOp& op = ops()[i];
-      const bool has_graph = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId v) { return v != kNoTapeValue && values_[v].differentiable(); });
-      if (needed_op[i] || !has_graph || !std::all_of(op.outputs.begin(), op.outputs.end(), apart)) continue;
+      if (needed_op[i] || !makes_graph(op) || !std::all_of(op.outputs.begin(), op.outputs.end(), apart)) continue;
       for (const TapeRef& ref : op.refs) {
         if (made_by(ref) != kNoProducer && needed_op[made_by(ref)]) leave(made_by(ref));
       }

@@ -201,6 +201,10 @@ class Tape {
   bool empty() const { return ops().empty(); }
   // Whether an operator on the tape made a graph.
   bool differentiable() const { return differentiable_; }
+  // Whether this one did.
+  bool makes_graph(const TapeOp& op) const {
+    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
+  }
 
  private:
   // Values that share storage. `version` is the version counter that recorded operators account for: another value of it means that

@@ -104,9 +104,7 @@ bool Tape::part_from_tensor(TapeValueId id) {
 bool Tape::may_be_in_graph(TapeValueId id) const {
   const TapeValue& value = values_[id];
   if (value.requires_grad || value.differentiable()) return true;
-  return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) {
-    return reads(op, id) && std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
-  });
+  return std::any_of(ops().begin(), ops().end(), [&](const TapeOp& op) { return reads(op, id) && makes_graph(op); });
 }
 
 // Note [Captures that are written to]
@@ -229,9 +227,6 @@ void Tape::exchange(const at::Tensor& tensor, bool written) {
   }
   if (groups.empty()) return;
   const auto concerned = [&](TapeValueId v) { return groups.count(values_[v].group) > 0; };
-  const auto makes_graph = [&](const TapeOp& op) {
-    return std::any_of(op.outputs.begin(), op.outputs.end(), [&](TapeValueId out) { return out != kNoTapeValue && values_[out].differentiable(); });
-  };
   for (const TapeOp& op : ops()) {
     if (!makes_graph(op)) continue;
     const bool reads = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) { return concerned(ref.value); });

@@ -284,7 +284,7 @@ TEST(Advice, WhatARefusalAsksFor) {
   data.events.oom_events[0].outcome = KOILA_REFUSED;
   data.events.oom_events[0].reason = "a hook (register_hook, retain_grad) hangs on a tensor inside the step, and would need that tensor's full gradient.";
   EXPECT_NE(first(data).find("take register_hook() and retain_grad() off"), std::string::npos) << first(data);
-  data.events.oom_events[0].reason = "create_graph=True: the statistics of a whole batch (batch norm) cannot be differentiated twice in micro-batches.";
+  data.events.oom_events[0].reason = "create_graph=True: the statistics of a whole batch (batch norm; a std or var over the rows) cannot be differentiated twice in micro-batches.";
   EXPECT_NE(first(data).find("a smaller batch"), std::string::npos) << first(data);
 }
 

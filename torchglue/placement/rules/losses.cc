@@ -79,7 +79,8 @@ Verdict pointwise_loss(OpCall& call) {
   // Of one entry in all, rows have one or none: what has one place for it goes along, and is not what each row reads.
   if (!out || !call.require({0}, *out) || !call.require({1}, *out)) return Verdict::kNo;
   const int reduction = call.find("reduction");
-  if (!out->ragged || call.integer(reduction, at::Reduction::Mean) != at::Reduction::Mean) return reduced(call, *out);
+  const bool is_mean = call.integer(reduction, at::Reduction::Mean) == at::Reduction::Mean;
+  if (!is_mean || (!out->ragged && !divides_once(call.tensor(0).dtype, call.tensor(0).dtype))) return reduced(call, *out);
   call.set_argument(reduction, static_cast<int64_t>(at::Reduction::Sum));
   return mean_of_sum(call);
 }

@@ -133,7 +133,8 @@ Verdict mean(OpCall& call) {
   if (!dims) return Verdict::kNo;
   const Placement p = call.tensor(0).placement;
   if (!contains(*dims, p.dim)) return local(call, after_reduction(call, p, *dims));
-  if (p.ragged) {
+  const c10::ScalarType type = call.tensor(0).dtype;
+  if (p.ragged || divides_once(type, dtype_argument(call).value_or(type))) {
     call.run_instead("aten::sum", call.find("dim") < 0 ? "" : "dim_IntList", {});
     return mean_of_sum(call);
   }
