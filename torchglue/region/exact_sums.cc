@@ -32,6 +32,15 @@ at::Tensor Region::divided(Frame& frame, const Instruction& in, const at::Tensor
   return (sum / use_local(frame, static_cast<uint32_t>(in.denominator))).to(sum.scalar_type());
 }
 
+// That of the sum which a constant joins.
+at::ScalarType Region::type_of_sum(const Instruction& in) const {
+  at::ScalarType type = at::typeMetaToScalarType(at::get_default_dtype());
+  for_each_value_read(in, [&](ValueId id) {
+    if (values_[id].placement.is_partial() && at::isFloatingType(values_[id].dtype)) type = values_[id].dtype;
+  });
+  return type;
+}
+
 // What has no graph, so that it keeps none.
 void Region::note_sum(Frame& frame, ValueId id, const at::Tensor& local) const {
   const at::Tensor undivided = std::exchange(frame.undivided, {});

@@ -273,6 +273,7 @@ class Region : public std::enable_shared_from_this<Region> {
   static at::Tensor laid_out(const Frame& frame, const Instruction& in, at::IntArrayRef strides, const at::Tensor& local);
   void set_local(Frame& frame, ValueId id, const at::Tensor& local) const;
   at::Tensor operand(Frame& frame, const Operand& operand, const Instruction& in);
+  at::ScalarType type_of_sum(const Instruction& in) const;
   at::Tensor use_local(Frame& frame, uint32_t use);
   std::vector<ValueId> in_use() const;
   std::vector<ValueId> held_deferred() const;

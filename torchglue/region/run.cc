@@ -162,6 +162,7 @@ at::Tensor Region::operand(Frame& frame, const Operand& operand, const Instructi
   }
   if (operand.weighted) {
     const bool number = local.unsafeGetTensorImpl()->is_wrapped_number();
+    if (at::isIntegralType(local.scalar_type(), /*includeBool=*/true)) local = local.to(number ? at::kDouble : type_of_sum(in));  // else its part would be rounded to the default type
     local = local * (static_cast<double>(frame.rows.count()) / static_cast<double>(batch_));
     if (number) local.unsafeGetTensorImpl()->set_wrapped_number(true);
   }
