@@ -79,5 +79,43 @@ def codebook_moved_by_data(out):
     return model
 
 
+@program
+def codebook_moved_after_its_transpose(out):
+    """An average that moves in two writes; distances read its transpose."""
+    down, up = (nn.Sequential(nn.Linear(a, 128), nn.ReLU(), nn.Linear(128, b)) for a, b in ((64, 16), (16, 64)))
+    model = nn.ModuleList([down, up])
+    model.register_buffer("entries", torch.randn(32, 16))
+
+    def loss():
+        x = torch.rand(512, 64) - 0.5
+        z = model[0](x)
+        nearest = F.one_hot((-z @ model.entries.t()).argmin(1), 32).to(z.dtype)
+        code = nearest @ model.entries
+        with torch.no_grad():
+            model.entries.mul_(0.95).add_(nearest.t() @ z, alpha=0.05 / 60)
+        return F.mse_loss(model[1](z + (code - z).detach()), x)
+
+    train(torch.optim.SGD(model.parameters(), 0.05), out, loss)
+    return model
+
+
+@program
+def mean_moved_after_a_view(out):
+    down, up = (nn.Sequential(nn.Linear(a, 128), nn.ReLU(), nn.Linear(128, b)) for a, b in ((64, 16), (16, 64)))
+    model = nn.ModuleList([down, up])
+    model.register_buffer("mean", torch.randn(16))
+
+    def loss():
+        x = torch.rand(512, 64) - 0.5
+        z = model[0](x)
+        centred = z - model.mean.view(1, -1)
+        with torch.no_grad():
+            model.mean.copy_(0.9 * model.mean + 0.1 * z.mean(0))
+        return F.mse_loss(model[1](centred), x)
+
+    train(torch.optim.SGD(model.parameters(), 0.05), out, loss)
+    return model
+
+
 if __name__ == "__main__":
     main(PROGRAMS)

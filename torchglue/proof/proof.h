@@ -46,7 +46,7 @@ class Proof {
   // Whether a gradient is of a pass of the proof's own: it is nobody else's then.
   bool takes(uint32_t use, Rows rows, const at::Tensor& gradient);
   // What a value has been put together to, before it goes to the program.
-  void check_value(ValueId value, const at::Tensor& full);
+  void check_value(const Held& held);
   // Runs backward for a micro-batch that has run with its graph.
   using Backward = std::function<void(Frame&)>;
   // Before its values go to the program. Throws the step's refusal.

@@ -373,7 +373,7 @@ std::vector<at::Tensor> Region::backward(std::vector<at::Tensor>&& gradients) {
   side_.join();
   check_counts(held);
   proof.check_gradients();
-  for (const Held& h : held) proof.check_value(h.base, h.full);
+  for (const Held& h : held) proof.check_value(h);
   proof.finish([&](Frame& frame) { passes.back(frame); });
   std::vector<at::Tensor> results = take_totals();
   proof.check_results(results);

@@ -229,7 +229,7 @@ void Region::materialise(const std::vector<ValueId>& values, RowWatch watch) {
   for (const Held& held : wanted) {
     if (held.until != batch_) broken(invariant::kRowsOnce, "a value has " + std::to_string(held.until) + " rows of " + std::to_string(batch_));
   }
-  for (const Held& held : wanted) proof.check_value(held.base, held.full);
+  for (const Held& held : wanted) proof.check_value(held);
   proof.finish();
   for (const Held& held : wanted) fill(held);
   if (over_ && !has_deferred() && looked_at().empty() && !is_read_by_rows()) release();

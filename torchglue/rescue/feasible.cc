@@ -186,7 +186,7 @@ void pin_written_in_backward() {
   ska::flat_hash_map<uint32_t, uint32_t> recorded;  // by group
   for (const TapeValue& value : tape.values()) recorded[value.group] = std::max(recorded[value.group], value.version);
   for (const TapeValue& value : tape.values()) {
-    const at::Tensor t = value.is_capture() ? at::Tensor() : value.lock();
+    const at::Tensor t = tape.on_capture(value.group) ? at::Tensor() : value.lock();  // a view of a capture is made again of its copy
     if (t.defined() && storage_of(t) != nullptr && version_of(t) > recorded[value.group]) tape.pin_storage(storage_of(t));
   }
 }

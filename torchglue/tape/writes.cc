@@ -89,7 +89,10 @@ void Tape::note_write_behind(const at::Tensor& tensor) {
 // made again as it was. False: a graph may have saved what the step has made, or an optimizer has moved what a pass went by, and the tape was cut.
 bool Tape::part_from_tensor(TapeValueId id) {
   TapeValue& value = values_[id];
-  if (value.is_capture() ? has_run_ && value.requires_grad : may_be_in_graph(id)) {
+  // A view of a capture that was copied is made again of the copy, and known for what has been written to since.
+  const auto is_copied = [&](const TapeValue& other) { return other.group == value.group && other.is_capture() && other.is_copied(); };
+  const bool of_copy = !value.requires_grad && !value.differentiable() && groups_[value.group].on_capture && std::any_of(values_.begin(), values_.end(), is_copied);
+  if (value.is_capture() ? has_run_ && value.requires_grad : !of_copy && may_be_in_graph(id)) {
     cut();
     return false;
   }
