@@ -53,7 +53,7 @@ def test_tensors_of_a_cuda_device_are_told_by_category(tmp_path):
 
 def test_a_rescued_run_is_told_by_category_too(tmp_path):
     _, whole = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_MODE="track")
-    budget = whole["devices"]["cpu"]["peak_bytes"] * 2 // 3
+    budget = whole["devices"]["cpu"]["peak_bytes"] * 6 // 10  # so that the peak is a rescued step's, and not that of the one that ran out
     line, report = run(tmp_path, sys.executable, str(FOLDER / "accounts.py"), "AdamW", KOILA_CPU_MEMORY=f"{budget}B")
     expected, cpu = json.loads(line), report["devices"]["cpu"]
     assert report["rescues"] > 0

@@ -45,10 +45,10 @@ MUTANTS = [
            "if (partial == 0) return std::nullopt;",
            "The product of two sums over the rows is taken for the sum of products."),
     # ---- scaling of means --------------------------------------------------------------------------------------------------------
-    Mutant("mean_not_scaled", RULES + "reductions.cc",
-           "  call.scale_outputs_by_rows();\n",
+    Mutant("mean_not_scaled", "torchglue/placement/operands.cc",
+           "  for (int64_t dim : *dims) entries *= static_cast<double>(self.sizes[dim]);\n",
            "",
-           "The means of micro-batches are added up without their share."),
+           "The sums of micro-batches are added up and not divided, where a mean was asked for."),
     Mutant("ignored_targets_counted", RULES + "losses.cc",
            "return at::sum(counts);",
            "return at::sum(at::ones_like(counts));",
