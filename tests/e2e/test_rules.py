@@ -319,3 +319,28 @@ def test_a_process_without_torch_reads_no_rules(tmp_path):
     put(tmp_path / "my.rules", b"nonsense\n")
     result = subprocess.run(["/bin/ls", str(tmp_path)], env=clean_environment({"LD_PRELOAD": str(LIBRARY), "KOILA_RULES": str(tmp_path / "my.rules")}), capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("my.rules\n", "")
+
+
+UNEVEN = """
+import torch
+lib = torch.library.Library("mine", "DEF")
+lib.define("uneven(Tensor x) -> Tensor")
+lib.impl("uneven", lambda x: FAULT(x) if len(x) < 5 else x * 2, "CompositeExplicitAutograd")
+x = torch.randn(12, 6)
+weight = torch.randn(6, 6, requires_grad=True)
+try:
+    h = x @ weight
+    torch.ops.mine.uneven(h.detach()).add(h).sum().backward()
+except torch.OutOfMemoryError as error:
+    print("refused:", "placement rule" in str(error) or "found it wrong" in str(error))
+"""
+
+
+@pytest.mark.parametrize("fault", ["(lambda x: x[:, :3].clone())", "(lambda x: 1 / 0)", "(lambda x: torch.zeros(3, 3).inverse())"])
+def test_a_part_of_the_rows_that_breaks_the_promise_is_a_refusal(tmp_path, fault):
+    """In micro-batches of fewer than five rows: an out-of-memory, and no error of koila's or of the operator's own."""
+    (tmp_path / "uneven.rules").write_text("mine::uneven(x: Shard(0)) -> Shard(0)\n")
+    environment = koila_environment("lazy", microbatch=5, KOILA_RULES=str(tmp_path / "uneven.rules"), KOILA_VERIFY="0")
+    process = subprocess.run([sys.executable, "-c", UNEVEN.replace("FAULT", fault)], env=clean_environment(environment), capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout.splitlines()[-1:] == ["refused: True"], process.stderr[-3000:]

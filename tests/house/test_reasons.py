@@ -13,7 +13,7 @@ OTHERS = (
     "koila::lazy", "on the program's first thread", "that the program holds",  # errors of the C++ API
     "KOILA_MICROBATCH: a step ran whole",  # a note
     "what was handed out has its value", "backward reaches the parameters that", "gives other values in micro-batches",  # parts of "a check found it wrong"
-    "the rule does not hold", "correct the rule", "gives a result that is no tensor", "Its placement rule is one", "Please report this",
+    "the rule does not hold", "gives a result that is no tensor", "Its placement rule is one", "Please report this",
     "are in use.", "takes no observers", "spill file", "are not of one build", "has no torch::autograd",
 )
 REASON = re.compile(r'"((?:[^"\\]|\\.){16,})"')

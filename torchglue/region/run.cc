@@ -49,15 +49,6 @@ at::Tensor places_of(const Placement& p, Rows rows, at::Device device) { return 
 // Whether the part that rows own is no view of the full value.
 bool is_copied(const Placement& p) { return p.is_shard() && (p.counts != 0 || (p.ragged ? !p.ragged->order.empty() : p.outer != 1)); }
 
-// A rule of the user's held for the rows before, or for the full batch's sizes, and does not for these.
-void check_promise(const Instruction& in, const Value& value, const at::Tensor& local, Rows rows) {
-  std::vector<int64_t> sizes(value.sizes.begin(), value.sizes.end());
-  if (value.placement.is_shard()) sizes[value.placement.dim] = value.placement.extent(rows.begin, rows.end);
-  TORCH_CHECK(local.sizes() == at::IntArrayRef(sizes), "koila: ", in.op.schema().name(), " gave ", local.sizes(), " for ", rows.count(),
-              " rows, where its placement rule (KOILA_RULES, KOILA_RULE) promises ", at::IntArrayRef(sizes),
-              "; correct the rule, or leave it out.");
-}
-
 }  // namespace
 
 at::Tensor slice_rows(const at::Tensor& full, const Placement& p, int64_t batch, Rows rows) {
@@ -297,13 +288,13 @@ void Region::run(Frame& frame, size_t until, const Schedule* schedule) {
       if (torchs != nullptr && is_about_layout(*torchs)) refuse(in.op.schema().name() + " cannot work on a part of the rows, whose memory lies otherwise than the full batch's.");
       if (!in.by_user || is_python_interrupt(error) || is_out_of_memory(error)) throw;
       forget_python_error(error);
-      refuse(in.op.schema().name() + ", which a placement rule lets run on some of the rows, raises an error there, and the full batch did not.");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, kUnderKoila, in.op.schema().name(), ", which a placement rule lets run on some of the rows, raises an error there.");  // fewer rows may do
     }
     size_t flat = 0;
     const auto store = [&](const at::Tensor& local) {
       const ValueId id = in.outputs[flat++];
-      if (in.by_user && id != kNoValue) check_promise(in, values_[id], local, frame.rows);
       if (id != kNoValue) check_part(i, values_[id], local, frame.rows);
+      if (in.by_user) check_sound();  // what reads it would raise an error of its own
       if (id == kNoValue || (schedule != nullptr && schedule->last_value[id] <= i)) return;
       const bool own = groups_[values_[id].group].base == id;  // and no view of another value
       set_local(frame, id, own ? laid_out(frame, in, values_[id].strides, apart_from_operands(frame, in, id, local)) : local);
