@@ -10,6 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd import Function
 
+from shared_functions import Nearest
 from under_budgets import Programs, main, train
 
 PROGRAMS = program = Programs()
@@ -75,20 +76,6 @@ class TokensLoss(Function):
     def backward(ctx, gradient):
         of_hidden, of_head = ctx.saved_tensors
         return gradient * of_hidden, gradient * of_head, None
-
-
-class Nearest(Function):
-    @staticmethod
-    def forward(ctx, z, book):
-        which = torch.cdist(z, book).argmin(1)
-        ctx.save_for_backward(which, book)
-        ctx.mark_non_differentiable(which)
-        return book[which], which
-
-    @staticmethod
-    def backward(ctx, gradient, _):
-        which, book = ctx.saved_tensors
-        return gradient, torch.zeros_like(book).index_add_(0, which, gradient)
 
 
 class Folded(Function):

@@ -8,7 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd import Function
 
-from shared_functions import Doubled, Reversed
+from shared_functions import Doubled, Nearest, Reversed
 from under_budgets import STEPS, Programs, main, train
 
 PROGRAMS = program = Programs()
@@ -31,20 +31,6 @@ class Rounded(Function):
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
         return gradient * (x.abs() < 1)
-
-
-class Nearest(Function):
-    @staticmethod
-    def forward(ctx, z, book):
-        which = torch.cdist(z, book).argmin(1)
-        ctx.save_for_backward(which, book)
-        ctx.mark_non_differentiable(which)
-        return book[which], which
-
-    @staticmethod
-    def backward(ctx, gradient, _):
-        which, book = ctx.saved_tensors
-        return gradient, torch.zeros_like(book).index_add_(0, which, gradient)
 
 
 class Normed(Function):

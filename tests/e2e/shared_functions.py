@@ -1,5 +1,6 @@
 """autograd.Functions that more than one file of programs uses."""
 
+import torch
 from torch.autograd import Function
 
 
@@ -28,3 +29,19 @@ class Doubled(Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient * 2
+
+
+class Nearest(Function):
+    """Each row's entry of a codebook, and which it is."""
+
+    @staticmethod
+    def forward(ctx, z, book):
+        which = torch.cdist(z, book).argmin(1)
+        ctx.save_for_backward(which, book)
+        ctx.mark_non_differentiable(which)
+        return book[which], which
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        which, book = ctx.saved_tensors
+        return gradient, torch.zeros_like(book).index_add_(0, which, gradient)

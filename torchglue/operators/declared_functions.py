@@ -18,9 +18,10 @@ Promise = modules["collections"].namedtuple("Promise", "operator names results")
 
 def promise_of(function):
     """What a rule promises of the Function, and the names of its arguments; None: there is no rule."""
-    if function not in promises:
-        promises[function] = read_promise(function)
-    return promises[function]
+    promise = promises.get(function, False)
+    if promise is False:
+        promise = promises[function] = read_promise(function)
+    return promise
 
 
 def read_promise(function):
@@ -77,7 +78,7 @@ def held_by(objects):
 
 
 def declared_call(function, arguments):
-    """The operator that the call is one of, and what that is called with; None: it is none."""
+    """The operator that stands for the call, and its arguments. None where no rule names the Function, or the operator cannot stand for this call."""
     promise = promise_of(function)
     if promise is None or len(arguments) > len(promise.names):
         return None

@@ -63,13 +63,7 @@ void hash_constant(size_t& key, const c10::IValue& value) {
 
 std::vector<at::Tensor> flattened(const torch::jit::Stack& results) {
   std::vector<at::Tensor> flat;
-  for (const c10::IValue& result : results) {
-    if (result.isTensor()) {
-      flat.push_back(result.toTensor());
-    } else if (result.isTensorList()) {
-      for (const c10::IValue& element : result.toListRef()) flat.push_back(element.toTensor());
-    }
-  }
+  for_each_local(results, [&](const at::Tensor& t) { flat.push_back(t); });
   return flat;
 }
 

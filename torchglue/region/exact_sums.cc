@@ -99,7 +99,10 @@ bool Region::has_sums(const Frame& frame, const Origin& origin) const {
 
 // May run out of memory, and has then done nothing.
 void Region::add_sums(Held& held, const Frame& frame) {
-  if (!has_sums(frame, held.origin)) broken(invariant::kSumsReachTheirCount, "a micro-batch has not made a sum that the others have made");
+  if (!has_sums(frame, held.origin)) {
+    broken(invariant::kSumsReachTheirCount, "a micro-batch has not made a sum that the others have made");
+    check_sound();  // there is nothing to add
+  }
   std::vector<at::Tensor> totals;
   for (size_t k = 0; k < held.origin.sums.size(); ++k) {
     const at::Tensor& part = frame.sums[held.origin.sums[k].value];

@@ -91,7 +91,7 @@ bool Tape::part_from_tensor(TapeValueId id) {
   TapeValue& value = values_[id];
   // A view of a capture that was copied is made again of the copy, and known for what has been written to since.
   const auto is_copied = [&](const TapeValue& other) { return other.group == value.group && other.is_capture() && other.is_copied(); };
-  const bool of_copy = !value.requires_grad && !value.differentiable() && groups_[value.group].on_capture && std::any_of(values_.begin(), values_.end(), is_copied);
+  const bool of_copy = !value.is_capture() && !value.requires_grad && !value.differentiable() && groups_[value.group].on_capture && std::any_of(values_.begin(), values_.end(), is_copied);
   if (value.is_capture() ? has_run_ && value.requires_grad : !of_copy && may_be_in_graph(id)) {
     cut();
     return false;
