@@ -41,6 +41,20 @@ void put_results(torch::jit::Stack* stack, size_t arguments, std::vector<c10::IV
   for (c10::IValue& result : results) stack->push_back(std::move(result));
 }
 
+// By which dimension: as an earlier step has taught, or by one as long as the batch. Rows come first: of a last dimension of that length, behind a multiple of it, only what is written to it will tell.
+std::optional<Placement> way_to_create(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments, const OpCall& call) {
+  if (const auto* seeds = session().signatures.find(op, arguments)) {
+    for (const LearnedSeed& seed : *seeds) {
+      if (seed.argument < 0 && seed.batch() == call.batch()) return seed.placement.is_shard() ? std::make_optional(seed.placement) : std::nullopt;
+    }
+  }
+  const std::vector<Placement> ways = creatable(call);
+  if (ways.empty() || ways[0].inner > 1) return std::nullopt;
+  const bool is_last = ways[0].dim + 1 == static_cast<int64_t>(call.integers(op_traits(op).creates)->size());
+  if (is_last && std::any_of(ways.begin(), ways.end(), [&](const Placement& p) { return p.dim < ways[0].dim; })) return std::nullopt;
+  return ways[0];
+}
+
 // A constant that this step's region can make in parts.
 bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch::jit::Stack* stack, Question& q) {
   const auto region = session().current;
@@ -55,8 +69,8 @@ bool create_lazily(const c10::OperatorHandle& op, const OpTraits& traits, torch:
   if (sizes) for (int64_t size : *sizes) entries *= size;
   if (!sizes || entries * 4 < static_cast<int64_t>(kCreatedAtLeast)) return false;
   Context context{traits};
-  context.creates = true;
-  if (decide(call, context).way != Way::kJoin) return false;
+  context.creates = way_to_create(op, arguments, call);
+  if (!context.creates || decide(call, context).way != Way::kJoin) return false;
   try {
     put_results(stack, count, region->add({op, call, arguments, /*random=*/false}));
     return true;
@@ -192,6 +206,8 @@ class LazyCall {
     MasksOfCall masks(q, arguments_, region->batch());
     OpCall call = call_for(*region, op_, q, masks);
     if (call.first_split() == nullptr) return Outcome::kOrdinary;
+    std::optional<OpCall> asked;  // before it is answered
+    if (traits_.in_place && arguments_[0].isTensor() && session().fresh_zeros.has(arguments_[0].toTensor())) asked = call;
     const auto takes_gradient = [&](int argument) {
       const SplitArgument* read = deferred_at(q, argument);
       return read != nullptr && read->tensor.requires_grad();
@@ -227,11 +243,23 @@ class LazyCall {
         if (join(op_, keys_, stack_, call, q, *region)) return Outcome::kDone;
         break;
       case Way::kWhole:
-        if (decision.wants_sum && region->take_as_sum(arguments_[0].toTensor())) return Outcome::kAskAgain;
+        if (decision.wants_sum && region->take_zeros(arguments_[0].toTensor(), Placement::partial())) return Outcome::kAskAgain;
+        if (asked && take_zeros_by_the_row(*region, *asked, context)) return Outcome::kAskAgain;
         break;
     }
     if (!traits_.composite || under_foreign_hooks_ || !decompose(op_, keys_, stack_, traits_)) run_at_full_batch(op_, keys_, stack_, q.split);
     return Outcome::kDone;
+  }
+
+  // The call writes to zeros that nobody has looked at, and would be of the region if these were split.
+  bool take_zeros_by_the_row(Region& region, const OpCall& asked, Context context) const {
+    for (const Placement& way : parts_of_constant(arguments_[0].toTensor().sizes(), region.batch())) {
+      OpCall call = asked;
+      call.args()[0].tensors[0].placement = way;
+      context.written = way;
+      if (decide(call, context).way == Way::kJoin) return region.take_zeros(arguments_[0].toTensor(), way);
+    }
+    return false;
   }
 
   // Whether the call writes to a tensor whose value a region has.

@@ -15,7 +15,7 @@ PROGRAMS = program = Programs()
 # Holes, near to what the program takes in any case.
 program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8),
                   "momentum_encoder_in_chunks": (0.97, 0.9, 0.6), "windows_with_relative_positions": (0.74, 0.72, 0.68), "loss_in_chunks_of_what_is_detached": (0.98, 0.9, 0.8, 0.6),
-                  "fakes_for_both_players": (0.98, 0.9, 0.8, 0.6)}
+                  "fakes_for_both_players": (0.98, 0.9, 0.8, 0.6), "codes_in_zeros": (0.95, 0.8, 0.7, 0.6), "codes_as_many_as_rows": (0.95, 0.8, 0.7, 0.6)}
 
 
 def mlp(features=32, out=32):
@@ -250,6 +250,70 @@ def fakes_for_both_players(out):
         of_make.step()
         out(loss, wanted)
     return nn.ModuleList([make, judge])
+
+
+def quantized_by_codes(out, codes):
+    """A VQ-VAE of the first kind: a code for each pixel, marked in zeros that have a row for each of them; entries that follow their pixels; what goes on goes past the choice."""
+
+    class Codebook(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, value in {"entries": torch.randn(codes, 8), "sizes": torch.zeros(codes), "sums": torch.randn(codes, 8)}.items():
+                self.register_buffer(name, value)
+
+        def forward(self, z):
+            z = z.permute(0, 2, 3, 1).contiguous()
+            pixels = z.view(-1, 8)
+            chosen = (pixels.pow(2).sum(1, keepdim=True) + self.entries.pow(2).sum(1) - 2 * pixels @ self.entries.t()).argmin(1)
+            marks = torch.zeros(chosen.size(0), codes).scatter_(1, chosen.unsqueeze(1), 1)
+            quantized = (marks @ self.entries).view_as(z)
+            with torch.no_grad():
+                self.sizes.mul_(0.9).add_(marks.sum(0), alpha=0.1)
+                self.sums.mul_(0.9).add_(marks.t() @ pixels.detach(), alpha=0.1)
+                self.entries.copy_(self.sums / (self.sizes + 1e-5).unsqueeze(1))
+            used = marks.mean(0)
+            return (z + (quantized - z).detach()).permute(0, 3, 1, 2).contiguous(), F.mse_loss(quantized.detach(), z), torch.exp(-(used * (used + 1e-10).log()).sum())
+
+    encode = nn.Sequential(nn.Conv2d(3, 12, 4, 2, 1), nn.ReLU(), nn.Conv2d(12, 8, 3, 1, 1))
+    decode = nn.Sequential(nn.Conv2d(8, 12, 3, 1, 1), nn.ReLU(), nn.ConvTranspose2d(12, 3, 4, 2, 1))
+    book = Codebook()
+    model = nn.ModuleList([encode, book, decode])
+
+    def loss():
+        x = torch.rand(32, 3, 16, 16)
+        z, kept, perplexity = book(encode(x))
+        out(perplexity)
+        return F.mse_loss(decode(z), x) + 0.25 * kept
+
+    train(torch.optim.Adam(model.parameters(), 1e-3), out, loss)
+    return model
+
+
+@program
+def codes_in_zeros(out):
+    return quantized_by_codes(out, 20)
+
+
+@program
+def codes_as_many_as_rows(out):
+    return quantized_by_codes(out, 32)
+
+
+@program
+def places_in_small_zeros(out):
+    """Zeros of a few hundred bytes, which rows write to."""
+    net, choose = mlp(32, 16), nn.Linear(16, 4)
+
+    def loss():
+        h = net(torch.randn(96, 32))
+        weight, best = choose(h).softmax(-1).topk(2, dim=-1)
+        gates = torch.zeros(96, 4).scatter(1, best, weight)
+        hard = torch.zeros(96, 4)
+        hard.scatter_(1, best, 1.0)
+        return (h.unsqueeze(1) * (gates * hard).unsqueeze(-1)).pow(2).mean() + (hard.mean(0) * gates.mean(0)).sum()
+
+    train(torch.optim.SGD([*net.parameters(), *choose.parameters()], 0.1), out, loss)
+    return nn.ModuleList([net, choose])
 
 
 if __name__ == "__main__":

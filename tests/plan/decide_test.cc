@@ -134,7 +134,7 @@ TEST(Decide, WhatAConstantIsMadeOf) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::zeros", "");
   Case c{"zeros", "aten::zeros", "", {}, {std::vector<int64_t>{kRows, 3}}, Way::kJoin};
   Context context{op_traits(op)};
-  context.creates = true;
+  context.creates = kSplit;
   OpCall rows = call_of(c, op);
   EXPECT_TRUE(decide(rows, context).way == Way::kJoin);
   EXPECT_EQ(rows.outputs()[0], kSplit);

@@ -38,23 +38,38 @@ bool create_sum(OpCall& call) {
   return true;
 }
 
-bool create_split(OpCall& call) {
+std::vector<Placement> parts_of_constant(c10::ArrayRef<int64_t> sizes, int64_t batch) {
+  std::vector<Placement> found;
+  if (batch <= 0) return found;
+  for (const bool multiple : {false, true}) {
+    for (size_t dim = 0; dim < sizes.size(); ++dim) {
+      if (sizes[dim] < batch || sizes[dim] % batch != 0 || (sizes[dim] > batch) != multiple) continue;
+      found.push_back(Placement::shard(static_cast<int64_t>(dim), 1, sizes[dim] / batch));
+    }
+  }
+  return found;
+}
+
+std::vector<Placement> creatable(const OpCall& call) {
   const int argument = created_sizes_argument(call.schema());
   const auto sizes = argument < 0 ? std::nullopt : call.integers(argument);
-  if (!sizes) return false;
-  const bool repeats = call.schema().name() == "aten::repeat";
-  for (size_t dim = 0; dim < sizes->size(); ++dim) {
-    if ((*sizes)[dim] != call.batch()) continue;
-    if (repeats) {  // only where the repeated tensor has one entry, or no dimension yet
-      const TensorSpec& self = call.tensor(0);
-      const int64_t own = static_cast<int64_t>(dim) - (static_cast<int64_t>(sizes->size()) - self.dim());
-      if (own >= 0 && self.sizes[own] != 1) continue;
-    }
-    call.scale_literal(argument, static_cast<int>(dim), 1);
-    call.output(0, Placement::shard(static_cast<int64_t>(dim)));
-    return true;
-  }
-  return false;
+  if (!sizes) return {};
+  std::vector<Placement> found = parts_of_constant(*sizes, call.batch());
+  if (call.schema().name() != "aten::repeat") return found;
+  const TensorSpec& self = call.tensor(0);  // only where it has one entry, or no such dimension yet
+  std::erase_if(found, [&](const Placement& p) {
+    const int64_t own = p.dim - (static_cast<int64_t>(sizes->size()) - self.dim());
+    return own >= 0 && self.sizes[own] != 1;
+  });
+  return found;
+}
+
+bool create_split(OpCall& call, const Placement& placement) {
+  const std::vector<Placement> all = creatable(call);
+  if (std::find(all.begin(), all.end(), placement) == all.end()) return false;
+  call.scale_literal(created_sizes_argument(call.schema()), placement.dim, placement.inner);
+  call.output(0, placement);
+  return true;
 }
 
 }  // namespace koila

@@ -23,7 +23,7 @@ bool takes_part_of_sum(const OpCall& call, const Context& context) {
 Decision decide(OpCall& call, const Context& context) {
   const OpTraits& traits = context.traits;
   if (context.creates_sum) return {!context.held_whole && create_sum(call) ? Way::kJoin : Way::kWhole};
-  if (context.creates) return {!context.held_whole && traits.creates >= 0 && create_split(call) ? Way::kJoin : Way::kWhole};
+  if (context.creates) return {!context.held_whole && traits.creates >= 0 && create_split(call, *context.creates) ? Way::kJoin : Way::kWhole};
   const Verdict verdict = ask(traits.rule, call);  // in any case: what it asks about masks is noted
   if (verdict == Verdict::kNo || context.held_whole) return {Way::kWhole};
   if (verdict == Verdict::kReal) return {Way::kReal};

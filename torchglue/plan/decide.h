@@ -24,8 +24,8 @@ inline bool splits(Way way) { return way == Way::kJoin || way == Way::kStage; }
 // What a rule does not see of a call.
 struct Context {
   const OpTraits& traits;
-  // All of its tensors are Replicate, and what it makes is to be made by the row: see Note [Created for the batch].
-  bool creates = false;
+  // All of its tensors are Replicate, and what it makes is to be made by the row, split so: see Note [Created for the batch].
+  std::optional<Placement> creates = std::nullopt;
   // The same, but as a sum over the rows.
   bool creates_sum = false;
   // It may not run by the row, whatever its rule says: the program's own saved-tensor hooks are on, or it has been asked about too often.

@@ -13,6 +13,7 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
+#include "torchglue/placement/creation.h"
 #include "torchglue/placement/masks.h"
 #include "torchglue/placement/packed_rows.h"
 #include "torchglue/plan/decide.h"
@@ -92,6 +93,47 @@ bool is_read_in_parts(const Tape& tape, const Plan& plan) {
   return part_is_there;
 }
 
+// Whether an operator that reads something split writes to the value, or to a view of it.
+bool is_written_by_the_row(const Tape& tape, const Plan& plan, TapeValueId value) {
+  return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+    return op.in_place && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && tape.values()[op.outputs[0]].group == tape.values()[value].group && reads_split(plan, op);
+  });
+}
+
+// Whether the split part is written into constants that have no part in the plan.
+bool ends_in_constants(const Tape& tape, const Plan& plan) {
+  return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
+    return op_traits(op.op).creates >= 0 && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && plan.placements[op.outputs[0]].is_replicate() && is_written_by_the_row(tape, plan, op.outputs[0]);
+  });
+}
+
+// Constants that the split part is written into, or that go along with it: by the row, or as the sum of what rows add to it.
+Plan with_constants(const Tape& tape, Plan plan, const std::function<Score(const Plan&)>& score, Graphs graphs) {
+  const at::Device device = tape.values()[plan.seeds[0].value].device;
+  for (const TapeOp& op : tape.ops()) {
+    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
+    if (tape.values()[op.outputs[0]].device != device) continue;
+    const OpCall asked = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
+    std::vector<Placement> ways = creatable(asked);
+    if (!is_written_by_the_row(tape, plan, op.outputs[0])) std::erase_if(ways, [](const Placement& p) { return p.inner > 1; });  // many a number is a multiple of the batch by chance
+    ways.push_back(Placement::partial());
+    for (const Placement& way : ways) {
+      OpCall call = asked;
+      Context context{op_traits(op.op)};
+      context.creates_sum = way.is_partial();
+      if (way.is_shard()) context.creates = way;
+      if (decide(call, context).way != Way::kJoin) continue;
+      std::vector<Seed> seeds = plan.seeds;
+      seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
+      Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
+      if (wider.whole_ops > plan.whole_ops || (wider.whole_ops == plan.whole_ops && score(wider) <= score(plan))) continue;
+      plan = std::move(wider);
+      break;
+    }
+  }
+  return plan;
+}
+
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score, Graphs graphs) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
@@ -112,24 +154,7 @@ Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, 
       }
     }
   }
-  // Constants that the split part is written into, or that go along with it: by the row, or as the sum of what rows add to it.
-  for (const TapeOp& op : tape.ops()) {
-    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
-    if (tape.values()[op.outputs[0]].device != device) continue;
-    for (const bool as_sum : {false, true}) {
-      OpCall call = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
-      Context context{op_traits(op.op)};
-      (as_sum ? context.creates_sum : context.creates) = true;
-      if (decide(call, context).way != Way::kJoin) continue;
-      std::vector<Seed> seeds = plan.seeds;
-      seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
-      Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
-      if (wider.whole_ops > plan.whole_ops || (wider.whole_ops == plan.whole_ops && score(wider) <= score(plan))) continue;
-      plan = std::move(wider);
-      break;
-    }
-  }
-  return plan;
+  return with_constants(tape, std::move(plan), score, graphs);
 }
 
 // The argument that an operator with weights takes for its input.
@@ -286,9 +311,14 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   std::vector<TapeValueId> seen;
   std::vector<Candidate> candidates;
   const auto consider = [&](const Seed& seed, int64_t batch) {
-    const Plan plan = infer_placements(tape, batch, {seed}, wanted.graphs);
+    Plan plan = infer_placements(tape, batch, {seed}, wanted.graphs);
     if (is_read_in_parts(tape, plan)) return;
-    if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, batch, score(plan)});
+    Score its = score(plan);
+    if (std::get<0>(its) == 0 && ends_in_constants(tape, plan)) {  // its rows go on from there
+      plan = with_constants(tape, std::move(plan), score, wanted.graphs);
+      its = score(plan);
+    }
+    if (plan.bytes > 0 || helps_the_call(tape, plan)) candidates.push_back({seed, batch, its});
   };
   ska::flat_hash_set<TapeValueId> entering = read_under_no_grad(tape);  // and what the call in flight reads
   if (tape.pending() != nullptr) {

@@ -103,8 +103,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<at::Tensor> add_known(const Call& call, std::vector<KnownOutput> outputs);
   size_t operators() const { return instructions_.size(); }
   void take_back_told();  // the last operator, a write that it was told of (tell_of_write), and that failed
-  // The program's tensor becomes a sum that rows are added to. False, and nothing done, where it is not zeros that nobody else looks at.
-  bool take_as_sum(const at::Tensor& zeros);
+  // The program's tensor becomes a sum that rows are added to, or one that is split so. False, and nothing done, where it is not zeros that nobody else looks at.
+  bool take_zeros(const at::Tensor& zeros, const Placement& placement);
   // Runs micro-batch 0 of everything added. Throws out of memory when one row does not fit.
   void catch_up();
   // Whether capturing this tensor would close a cycle in the autograd graph (its graph hangs on this region's node).

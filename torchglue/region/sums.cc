@@ -1,4 +1,4 @@
-// A tensor of zeros becomes a sum that rows are added to: see Note [Zeros that rows are added to].
+// A tensor of zeros becomes a value of a region: see Note [Zeros that rows are added to].
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -11,7 +11,7 @@
 
 namespace koila {
 
-bool Region::take_as_sum(const at::Tensor& zeros) {
+bool Region::take_zeros(const at::Tensor& zeros, const Placement& placement) {
   Session& s = session();
   if (!open_ || !s.fresh_zeros.has(zeros) || zeros.is_inference() || zeros.requires_grad() || zeros.device() != device_ || !zeros.is_contiguous()) return false;
   const c10::Storage& storage = zeros.unsafeGetTensorImpl()->unsafe_storage();
@@ -29,10 +29,11 @@ bool Region::take_as_sum(const at::Tensor& zeros) {
   const std::vector<c10::IValue> arguments{zeros.sizes().vec(), zeros.scalar_type(), zeros.layout(), device_, false};
   OpCall call(op.schema(), batch_);
   for (const c10::IValue& argument : arguments) call.args().emplace_back().value = argument;
-  call.output(0, Placement::partial());
+  call.output(0, placement);
+  if (placement.is_shard()) call.scale_literal(0, placement.dim, placement.inner);
 
   KnownOutput known;
-  known.placement = Placement::partial();
+  known.placement = placement;
   known.tensor = zeros;
   s.tape.settle(zeros);
   storage.unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, device_));

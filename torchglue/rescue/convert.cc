@@ -197,7 +197,7 @@ class Conversion {
     const auto is_deferred = [&](int arg) { return call.stack[arg].isTensor() && call.stack[arg].toTensor().defined() && entry_of(call.stack[arg].toTensor()).region != nullptr; };
     const auto as_said = [&](const OpCall& answered) { return came_as_said(tape_, op, answered); };
     const auto takes_gradient = [&](int arg) { return is_deferred(arg) && call.stack[arg].toTensor().requires_grad(); };
-    Context context{call.traits, /*creates=*/created && !as_sum, /*creates_sum=*/as_sum};
+    Context context{call.traits, /*creates=*/created && !as_sum ? std::make_optional(plan_.placements[op.outputs[0]]) : std::nullopt, /*creates_sum=*/as_sum};
     context.draws_whole = tape_.draws_whole(op);
     context.came_as_said = as_said;
     context.takes_gradient = takes_gradient;
