@@ -53,6 +53,8 @@ constexpr Remedy kRemedies[] = {
      "a larger budget, or a smaller model, or less data in memory at once: what is there before a step begins is never split"},
     {"more memory than the device has",
      "ask for less at once, or for a tensor that is computed from the step's own, which can be split"},
+    {"a graph was let go of to make room",
+     "begin the step again where its error is caught, with tensors that are computed anew: what was computed before it is lost"},
     {"can be split along a dimension",
      "a rule for the operator that stands against it (docs/rules.md; the report names those at full batch), or a smaller batch"},
     {"KOILA_MICROBATCH asks for",

@@ -22,6 +22,7 @@
 #include "torchglue/rescue/call_of_tape.h"
 #include "torchglue/rescue/converting.h"
 #include "torchglue/rescue/eager.h"
+#include "torchglue/rescue/give_up.h"
 #include "torchglue/rescue/learn.h"
 #include "torchglue/rescue/made_again.h"
 #include "torchglue/rescue/out_of_sight.h"
@@ -54,7 +55,7 @@ class Conversion {
  public:
   Conversion(Tape& tape, const Plan& plan, Graphs graphs)
       : tape_(tape), plan_(plan), converting_(tape, plan, graphs), device_(tape.values()[plan.seeds[0].value].device),
-        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed, real_.makes(converting_.needed)), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape) { real_.bring(hooks_); }
+        keys_(tape.values()[plan.seeds[0].value].lock().key_set()), real_(tape, plan, graphs), hooks_(tape, plan, converting_.needed, real_.makes(converting_.needed)), seeds_(learn(tape, plan, hooks_.any_was_late(tape))), staying_(tape, plan), out_of_sight_(tape), graphs_(graphs) { real_.bring(hooks_); }
 
   int64_t convert() {
     Session& s = session();
@@ -62,7 +63,8 @@ class Conversion {
     if (ends || !tape_.bridges().empty()) s.current.reset();  // else what a region of this step can go on from joins it; what lies behind a bridge may be a region's already, and must not
     keep_what_is_read();
     note_last_reads();
-    give_up_memory();
+    give_up_memory(tape_, plan_, converting_.needed, staying_, device_);
+    if (graphs_ == Graphs::kWhole) give_up_graphs(tape_, plan_, converting_.needed, staying_);
     release_cached_blocks(device_);
 
     // Note [No way back]
@@ -115,24 +117,6 @@ class Conversion {
       const TapeOp& op = tape_.ops()[i];
       for (const TapeRef& ref : op.refs) {
         if (is_read_as_it_is(tape_, plan_, op, ref)) real_.keep(ref.value);
-      }
-    }
-  }
-
-  // Memory first. Every live activation that is split gives up its own in place: whatever else shares the storage object (a graph's
-  // saved tensor, a view) lets go of it too.
-  void give_up_memory() {
-    for (size_t i = 0; i < tape_.ops().size(); ++i) {
-      if (!converting_.needed[i]) continue;
-      for (TapeValueId out : tape_.ops()[i].outputs) {
-        if (out == kNoTapeValue || plan_.placements[out].is_replicate() || staying_.has(tape_.values()[out].group)) continue;
-        const TapeValue& value = tape_.values()[out];
-        if (value.is_capture()) continue;
-        const at::Tensor t = value.lock();
-        if (!t.defined() || storage_of(t) == nullptr) continue;
-        c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
-        storage.set_data_ptr_noswap(at::DataPtr(nullptr, device_));
-        refuse_raw_access(storage);
       }
     }
   }
@@ -388,6 +372,7 @@ class Conversion {
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
   const OutOfSight out_of_sight_;
+  const Graphs graphs_;
   std::set<std::pair<const Region*, uint32_t>> written_;  // groups, see note_written()
   int64_t micro_batch_ = 0;
   std::shared_ptr<Region> region_;

@@ -26,7 +26,7 @@ void Tape::cut() {
   index_.clear();
   drop_pending();
   record_ = false;
-  differentiable_ = false;
+  differentiable_ = has_gradients_ = false;
   held_for_origins_ = 0;
   held_small_ = 0;
   effects_under_hooks_ &= NoSavedTensorHooksGuard::active();  // what follows may be of the same checkpoint

@@ -98,14 +98,29 @@ void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
   });
 }
 
+// What is differentiable a region makes again, and the graph holds what it has saved. But what has been updated by a gradient (the weights that MAML goes on with) no operator makes again, and of a bias, or of
+// the weights of a first layer, nothing is saved.
+std::shared_ptr<Hold> Tape::hold_made_of_gradients(TapeValueId id) {
+  const TapeValue& value = values_[id];
+  if (!has_gradients_ || value.is_capture()) return nullptr;
+  if (auto known = value.hold.lock()) return known;
+  if (!affordable(value.lock(), held_for_origins_ + value.bytes(), kShareOfOrigins)) return nullptr;
+  held_for_origins_ += value.bytes();
+  return hold(id);
+}
+
 void Tape::hold_inputs(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10::IValue> results) {
   std::vector<std::shared_ptr<Hold>> holds;
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const TapeValueId id = pending_refs_[ref++].value;
     TapeValue& value = values_[id];
-    // What is differentiable is held by the graph where it needs to be. What is written to was something else before.
-    if (value.strong.defined() || value.differentiable() || find(t.unsafeGetTensorImpl()) != id) return;
+    // What is written to was something else before.
+    if (value.strong.defined() || find(t.unsafeGetTensorImpl()) != id) return;
+    if (value.differentiable()) {
+      if (auto kept = hold_made_of_gradients(id)) holds.push_back(std::move(kept));
+      return;
+    }
     value.entered = true;
     auto kept = !value.is_capture() && can_run_again(ops()[value.producer]) ? hold_origins(id) : hold(id);
     if (kept) holds.push_back(std::move(kept));

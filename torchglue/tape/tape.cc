@@ -329,6 +329,7 @@ void Tape::record_results(at::ArrayRef<c10::IValue> arguments, at::ArrayRef<c10:
   if (differentiable) {
     hold_inputs(arguments, results);
     if (is_gradient(pending_->op)) {
+      has_gradients_ = true;
       note_nodes_of_gradient(results);
       hold_behind_gradient(results);
     }

@@ -267,6 +267,7 @@ class Tape {
   void hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const;
   std::shared_ptr<Hold> hold(TapeValueId value);
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
+  std::shared_ptr<Hold> hold_made_of_gradients(TapeValueId value);
   bool find_origins(TapeValueId value, uint32_t version, int depth, std::vector<TapeValueId>& origins) const;
   uint32_t intern_state(const OpTraits& traits);
   void leave_what_is_hung_on(const std::function<bool(TapeValueId)>& apart, std::vector<char>& needed_value, std::vector<char>& needed_op) const;
@@ -305,6 +306,7 @@ class Tape {
   };
   std::vector<Spent> spent_;
   bool has_run_ = false;           // a backward pass, see Note [Graphs that are left]
+  bool has_gradients_ = false;     // a pass that makes a graph is on the tape
   bool differentiable_ = false;    // whether an operator on the tape made a graph,
   uint64_t first_node_ = 0;        // from this sequence number on,
   uint64_t thread_ = 0;            // by this thread: every thread counts its own nodes
