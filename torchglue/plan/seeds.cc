@@ -100,10 +100,13 @@ bool is_written_by_the_row(const Tape& tape, const Plan& plan, TapeValueId value
   });
 }
 
-// Whether the split part is written into constants that have no part in the plan.
+// Whether the split part meets constants that have no part in the plan: is written into them, or goes into an operator beside them.
 bool ends_in_constants(const Tape& tape, const Plan& plan) {
+  ska::flat_hash_set<uint32_t> constants;  // groups
   return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
-    return op_traits(op.op).creates >= 0 && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && plan.placements[op.outputs[0]].is_replicate() && is_written_by_the_row(tape, plan, op.outputs[0]);
+    if (op_traits(op.op).creates >= 0 && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && plan.placements[op.outputs[0]].is_replicate()) constants.insert(tape.values()[op.outputs[0]].group);
+    const auto is_constant = [&](const TapeRef& ref) { return constants.count(tape.values()[ref.value].group) > 0; };
+    return std::any_of(op.refs.begin(), op.refs.end(), is_constant) && reads_split(plan, op);
   });
 }
 
@@ -119,14 +122,14 @@ Plan with_constants(const Tape& tape, Plan plan, const std::function<Score(const
     ways.push_back(Placement::partial());
     for (const Placement& way : ways) {
       OpCall call = asked;
-      Context context{op_traits(op.op)};
-      context.creates_sum = way.is_partial();
-      if (way.is_shard()) context.creates = way;
+      const Context context{op_traits(op.op), way.is_shard() ? std::make_optional(way) : std::nullopt, way.is_partial()};
       if (decide(call, context).way != Way::kJoin) continue;
       std::vector<Seed> seeds = plan.seeds;
       seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
       Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
-      if (wider.whole_ops > plan.whole_ops || (wider.whole_ops == plan.whole_ops && score(wider) <= score(plan))) continue;
+      // Fewer operators run whole as well where the split part ends sooner.
+      const bool fewer = wider.whole_ops < plan.whole_ops && std::get<0>(score(wider)) >= std::get<0>(score(plan)) && wider.bytes >= plan.bytes;
+      if (!fewer && (wider.whole_ops > plan.whole_ops || score(wider) <= score(plan))) continue;
       plan = std::move(wider);
       break;
     }
@@ -134,12 +137,17 @@ Plan with_constants(const Tape& tape, Plan plan, const std::function<Score(const
   return plan;
 }
 
+// A micro-batch makes its own, whatever the order of its rows.
+bool is_made_constant(const Tape& tape, TapeValueId v) {
+  return !tape.values()[v].is_capture() && makes_constant(tape.ops()[tape.values()[v].producer].op.schema());
+}
+
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().
 Plan widen(const Tape& tape, Plan plan, const std::vector<TapeValueId>& values, const std::function<Score(const Plan&)>& score, Graphs graphs) {
   const at::Device device = tape.values()[plan.seeds[0].value].device;
   for (TapeValueId v : values) {
     const TapeValue& value = tape.values()[v];
-    if (!plan.placements[v].is_replicate() || value.device != device) continue;
+    if (!plan.placements[v].is_replicate() || value.device != device || is_made_constant(tape, v)) continue;
     for (size_t dim = 0; dim < value.sizes.size(); ++dim) {
       const int64_t size = value.sizes[dim];
       if (size < plan.batch || size % plan.batch != 0) continue;
@@ -297,6 +305,19 @@ int serves_call(const Tape& tape, const Plan& plan, int64_t much) {
   return (saves_much || leaves_the_rest ? kServesWell : 0) + static_cast<int>(plan.pending);
 }
 
+// Nearly as good counts as equal. Then fewer operators without a rule for it decide: what comes after one of them is a guess. Then a batch that the
+// inputs have as it is goes before one that they have a multiple of, by chance perhaps, and after that the better first seed decides.
+void rank(std::vector<std::pair<Score, Plan>>& plans) {
+  int64_t best = 0;
+  for (const auto& [its_score, plan] : plans) best = std::max(best, std::get<2>(its_score));
+  for (auto& [its_score, plan] : plans) std::get<2>(its_score) = std::min(std::get<2>(its_score), best / 5 * 4);
+  const auto multiples = [](const Plan& plan) { return std::count_if(plan.seeds.begin(), plan.seeds.end(), [](const Seed& s) { return s.placement.inner > 1; }); };
+  std::stable_sort(plans.begin(), plans.end(), [&](const auto& a, const auto& b) {
+    if (a.first != b.first) return a.first > b.first;
+    return a.second.whole_ops != b.second.whole_ops ? a.second.whole_ops < b.second.whole_ops : multiples(a.second) < multiples(b.second);
+  });
+}
+
 }  // namespace
 
 bool covers_most(const Tape& tape, const Plan& plan) { return plan.bytes >= graph_bytes(tape) / 2; }
@@ -331,13 +352,16 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
   const auto asked = asked_for(tape, wanted);
   size_t tries = 0;
   // Parameters last: a batch is rarely among them, though an input that requires grad looks no different. That is what a step within a
-  // backward pass begins with, and one that asks for the gradient of an input.
-  for (bool parameters : tape.replay() ? std::vector<bool>{true} : std::vector<bool>{false, true}) {
+  // backward pass begins with, and one that asks for the gradient of an input. Before them constants, which mostly go along with a batch.
+  enum Kind { kBatches, kConstants, kParameters };
+  const auto kind_of = [&](TapeValueId v) { return may_be_parameter(values[v]) && asked.count(v) == 0 ? kParameters : is_made_constant(tape, v) ? kConstants : kBatches; };
+  for (const Kind kind : tape.replay() ? std::vector<Kind>{kParameters} : std::vector<Kind>{kBatches, kConstants, kParameters}) {
+    const bool parameters = kind == kParameters;
     for (TapeValueId v = 0; v < values.size(); ++v) {
       const TapeValue& value = values[v];
       // A batch that the program put together itself (stacked, cast, shifted) counts once it has entered the differentiable part.
       const bool candidate = value.is_capture() || (!value.differentiable() && (value.entered || entering.count(v) > 0));
-      if (!candidate || ((may_be_parameter(value) && asked.count(v) == 0) != parameters && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
+      if (!candidate || (kind_of(v) != kind && !tape.replay()) || value.sizes.empty() || !value.lock().defined()) continue;
       if (!value.is_capture() && !tape.is_current(v)) continue;  // written to since
       if (statistics.count(v) > 0 || is_of_update(v) || is_order_of_rows(tape, v)) continue;
       seen.push_back(v);
@@ -357,16 +381,7 @@ std::optional<Plan> choose_seeds(const Tape& tape, const Wanted& wanted) {
       Plan wide = widen(tape, infer_placements(tape, candidate.batch, {candidate.seed}, wanted.graphs), seen, score, wanted.graphs);
       plans.emplace_back(score(wide), std::move(wide));
     }
-    // Nearly as good counts as equal. Then fewer operators without a rule for it decide: what comes after one of them is a guess. Then a batch that the
-    // inputs have as it is goes before one that they have a multiple of, by chance perhaps, and after that the better first seed decides.
-    int64_t best = 0;
-    for (const auto& [its_score, plan] : plans) best = std::max(best, std::get<2>(its_score));
-    for (auto& [its_score, plan] : plans) std::get<2>(its_score) = std::min(std::get<2>(its_score), best / 5 * 4);
-    const auto multiples = [](const Plan& plan) { return std::count_if(plan.seeds.begin(), plan.seeds.end(), [](const Seed& s) { return s.placement.inner > 1; }); };
-    std::stable_sort(plans.begin(), plans.end(), [&](const auto& a, const auto& b) {
-      if (a.first != b.first) return a.first > b.first;
-      return a.second.whole_ops != b.second.whole_ops ? a.second.whole_ops < b.second.whole_ops : multiples(a.second) < multiples(b.second);
-    });
+    rank(plans);
     for (auto& [its_score, plan] : plans) {
       if (wanted.feasible(plan)) {
         if (parameters || wanted.graphs == Graphs::kWhole || covers_most(tape, plan)) return std::move(plan);

@@ -223,6 +223,13 @@ class Conversion {
     return outputs;
   }
 
+  // A result that the operator gives for the whole batch, beside what is split: how many rows each step of a packed sequence has.
+  static at::Tensor given_whole(const Call& call, size_t o, const at::Tensor& alive) {
+    const OpCall::Aside* aside = call.op.outputs.size() == call.op.op.schema().returns().size() ? call.answer.aside(static_cast<int>(o)) : nullptr;
+    if (aside == nullptr || alive.defined()) return aside != nullptr ? alive : at::Tensor();
+    return aside->numbers ? at::tensor(*aside->numbers, at::kLong) : at::Tensor();
+  }
+
   void describe_output(Call& call, size_t o, Region::KnownOutput& k) {
     const TapeOp& op = call.op;
     const TapeValueId out = op.outputs[o];
@@ -244,6 +251,7 @@ class Conversion {
     }
     k.placement = placement_of_result(call.answer, op, o);
     k.requires_grad = value.differentiable();
+    if (!k.handed_back.defined()) k.handed_back = given_whole(call, o, alive);
     if (k.handed_back.defined()) return;
     if (k.placement.is_replicate() || c10::isQIntType(value.dtype)) call.joins = false;
     k.tensor = alive;
