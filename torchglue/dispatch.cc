@@ -109,7 +109,6 @@ std::optional<Placement> written_in(const Region& region, const Question& q) {
 // The call becomes part of the region. False, and nothing done, when it turns out that it cannot.
 bool join(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack, const OpCall& call, const Question& q, Region& region) {
   const size_t count = op.schema().arguments().size();
-  if (op_traits(op).in_place && !c10::AutogradState::get_tls_state().get_grad_mode()) note_quiet_write(torch::jit::peek(*stack, 0, count).toTensor());
   try {
     put_results(stack, count, region.add({op, call, torch::jit::last(*stack, count), draws(op_traits(op).rule, call)}));
     return true;

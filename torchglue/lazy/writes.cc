@@ -13,6 +13,7 @@
 #include "torchglue/region/constant_views.h"
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
+#include "torchglue/region/quiet_writes.h"
 #include "torchglue/region/raw_memory.h"
 #include "torchglue/region/region.h"
 #include "torchglue/statistics/running_arguments.h"
@@ -178,6 +179,7 @@ void settle_writes(const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> argu
     TORCH_CHECK_WITH(OutOfMemoryError, !s.saved_results.has(storage_of(t)), kUnderKoila,
                      "an operator writes in place to a result along the batch, which plain PyTorch has saved for backward.");
     refuse_write_to_hooked_view(t);
+    note_quiet_write(t);
     note_write_behind(t);
     // A write through a view gives its base another node; and one without gradients may be a Function's, which says so afterwards (mark_dirty).
     give_own_node(t.is_view() ? at::Tensor(t._base()) : t);

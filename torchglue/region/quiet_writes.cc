@@ -1,5 +1,6 @@
 #include "torchglue/region/quiet_writes.h"
 
+#include <c10/core/AutogradState.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -7,30 +8,46 @@
 
 #include "torchglue/oom/events.h"
 #include "torchglue/region/deferred.h"
+#include "torchglue/region/node.h"
 #include "torchglue/region/region.h"
+#include "torchglue/tape/node_kind.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
 
 namespace {
 
-std::vector<at::Tensor>& quiet_writes() {
-  thread_local auto* tensors = new std::vector<at::Tensor>;  // never destroyed: operators run while a thread ends
-  return *tensors;
+struct QuietWrite {
+  at::Tensor written;
+  const torch::autograd::Node* node;  // that it had then; for comparison only
+};
+
+std::vector<QuietWrite>& quiet_writes() {
+  thread_local auto* writes = new std::vector<QuietWrite>;  // never destroyed: operators run while a thread ends
+  return *writes;
+}
+
+// Whether the tensor is a value of a region, or was one, and shares its memory with another.
+bool is_one_of_several(const at::Tensor& t) {
+  const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
+  if (entry.region != nullptr) return entry.region->value(entry.value).requires_grad && entry.region->shares_memory(entry.value);
+  const torch::autograd::Node* node = node_of(t);
+  if (node == nullptr || kind_of(*node) != NodeKind::kRegion) return false;
+  const auto& its = static_cast<const RegionNode&>(*node);
+  return !its.region()->released() && its.region()->shares_memory(its.outputs()[t.output_nr()]);
 }
 
 }  // namespace
 
 void note_quiet_write(const at::Tensor& t) {
-  const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-  if (entry.region != nullptr && entry.region->value(entry.value).requires_grad && entry.region->shares_memory(entry.value)) quiet_writes().push_back(t);
+  if (!c10::AutogradState::get_tls_state().get_grad_mode() && is_one_of_several(t)) quiet_writes().push_back({t, node_of(t)});
 }
 
 void check_quiet_writes() {
   if (quiet_writes().empty()) return;
-  for (const at::Tensor& t : std::exchange(quiet_writes(), {})) {
+  for (const auto& [t, node] : std::exchange(quiet_writes(), {})) {
     const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
-    const bool marked = entry.region != nullptr && node_of(t) != entry.region->node_of(entry.value);
+    const bool marked = node_of(t) != (entry.region != nullptr ? entry.region->node_of(entry.value) : node);
     TORCH_CHECK_WITH(OutOfMemoryError, !marked, kUnderKoila, "an autograd.Function has written in place to a view of a tensor of the step.");
   }
 }

@@ -19,7 +19,7 @@ namespace {
 std::unique_ptr<torch::autograd::AutogradMeta> view_meta_of(const at::Tensor& made, c10::TensorImpl* impl) {
   using torch::autograd::ViewInfo;
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(made);
-  if (meta == nullptr || !meta->has_bw_view()) return std::make_unique<torch::autograd::AutogradMeta>();
+  if (meta == nullptr || !meta->has_bw_view() || impl->is_inference()) return std::make_unique<torch::autograd::AutogradMeta>();
   const ViewInfo& view = meta->get_backward_view();
   ViewInfo same(view.base_, view.has_view_fn() ? view.view_fn().clone_and_set() : nullptr, view.has_view_fn() ? view.rev_view_fn() : nullptr);
   return std::make_unique<torch::autograd::DifferentiableViewMeta>(impl, std::move(same), std::nullopt, /*shared_view_info=*/true, meta->get_creation_meta());
