@@ -165,5 +165,23 @@ def pooled_and_compared_in_pairs(out):
     return net
 
 
+@program
+def decoded_from_the_last_state(out):
+    """Sequence to sequence: the last state of a packed encoder, and outputs that are written step by step into zeros."""
+    net = nn.ModuleDict({"embed": nn.Embedding(20, WIDTH), "encode": nn.GRU(WIDTH, 32, batch_first=True), "head": nn.Linear(32, 80)})
+
+    def loss():
+        tokens = torch.randint(1, 20, (120, 9))
+        packed = pack_padded_sequence(net["embed"](tokens), torch.randint(2, 10, (120,)), batch_first=True, enforce_sorted=False)
+        _, h = net["encode"](packed)
+        written = torch.zeros(6, 120, 80)
+        for t in range(6):
+            written[t] = net["head"](h[-1]).sin()
+        return written.exp().cos().pow(2).mean()
+
+    train(torch.optim.SGD(net.parameters(), 0.1), out, loss)
+    return net
+
+
 if __name__ == "__main__":
     main(PROGRAMS)
