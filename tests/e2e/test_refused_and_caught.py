@@ -99,11 +99,15 @@ for value in kept:
 
 def test_numpy_looks_at_what_is_left_of_a_step_that_was_refused():
     """It has its value, or there is an out-of-memory error; a digest was once taken of memory that was gone."""
-    for budget in (90, 100, 105, 110, 275, 290, 320):
-        environment = clean_environment(koila_environment("rescue", KOILA_CPU_MEMORY=f"{budget}KiB", KOILA_LADDER="0,1"))
+    lost = 0
+    budgets = [{"KOILA_CPU_MEMORY": f"{budget}KiB"} for budget in (90, 100, 105, 110, 275, 290, 305, 320, 350)]
+    for settings in [*budgets, {"KOILA_INJECT_OOM": "random:0.3:1"}, {"KOILA_INJECT_OOM": "random:0.3:4"}]:  # the last end a conversion half way
+        environment = clean_environment(koila_environment("rescue", KOILA_LADDER="0,1", **settings))
         done = subprocess.run([sys.executable, "-c", LOOKED_AT], env=environment, timeout=120, capture_output=True, text=True)
-        assert done.returncode == 0, (budget, done.returncode, done.stderr)
+        assert done.returncode == 0, (settings, done.returncode, done.stderr)
         assert done.stdout.split() in (["refused", "True"], ["trained", "True"], ["refused", "lost"])
+        lost += "lost" in done.stdout
+    assert lost > 0
 
 
 MAKES_ROOM = """
