@@ -33,7 +33,7 @@ namespace {
 // Whether the value has left its region, and something that shares its memory there is alive: PyTorch does not know that the two do, and would give the graph of a write to the one alone.
 bool is_parted(const at::Tensor& t, const RegionNode& node) {
   if (deferred_registry().find(t.unsafeGetTensorImpl()).region != nullptr || node.region()->released()) return false;
-  const ValueId value = node.outputs()[t.output_nr()];
+  const ValueId value = node.value_of(t);
   return t.storage().use_count() > 1 && node.is_there(value) && node.region()->shares_memory(value);
 }
 
@@ -41,28 +41,25 @@ bool is_parted(const at::Tensor& t, const RegionNode& node) {
 // PyTorch, shares that memory and would not get it.
 bool is_view_of_a_part(const at::Tensor& t) {
   const at::Tensor base = t.is_view() ? at::Tensor(t._base()) : at::Tensor();
-  const torch::autograd::Node* node = base.defined() ? node_of(base) : nullptr;
-  if (node == nullptr || kind_of(*node) != NodeKind::kRegion) return false;
-  const auto& its = static_cast<const RegionNode&>(*node);
-  if (its.region()->released()) return false;
-  const uint32_t group = its.region()->value(its.outputs()[base.output_nr()]).group;
-  return std::any_of(its.outputs().begin(), its.outputs().end(), [&](ValueId v) {
-    const Value& other = its.region()->value(v);
-    return its.is_there(v) && other.group == group && other.impl != nullptr && !are_related(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(other.impl)), base);
+  const RegionNode* its = base.defined() ? region_node_of(base) : nullptr;
+  if (its == nullptr || its->region()->released()) return false;
+  const uint32_t group = its->region()->value(its->value_of(base)).group;
+  return std::any_of(its->outputs().begin(), its->outputs().end(), [&](ValueId v) {
+    const Value& other = its->region()->value(v);
+    return its->is_there(v) && other.group == group && other.impl != nullptr && !are_related(at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(other.impl)), base);
   });
 }
-
-constexpr const char* kWritesToAPart = "an operator writes in place to a view of a tensor of the step, which it cannot split.";
 
 }  // namespace
 
 void refuse_write_to_a_part(const at::Tensor& t) {
-  if (c10::AutogradState::get_tls_state().get_grad_mode()) TORCH_CHECK_WITH(OutOfMemoryError, !is_view_of_a_part(t), kUnderKoila, kWritesToAPart);
-  const torch::autograd::Node* node = node_of(t);
-  if (node == nullptr || kind_of(*node) != NodeKind::kRegion || !c10::AutogradState::get_tls_state().get_grad_mode()) return;
-  const auto regions = session().live_regions();
-  const bool part = is_parted(t, static_cast<const RegionNode&>(*node)) || std::any_of(regions.begin(), regions.end(), [&](const auto& region) { return region->is_behind(t); });
-  TORCH_CHECK_WITH(OutOfMemoryError, !part, kUnderKoila, kWritesToAPart);
+  if (!c10::AutogradState::get_tls_state().get_grad_mode()) return;
+  bool part = is_view_of_a_part(t);
+  if (const RegionNode* node = region_node_of(t); node != nullptr && !part) {
+    const auto regions = session().live_regions();
+    part = is_parted(t, *node) || std::any_of(regions.begin(), regions.end(), [&](const auto& region) { return region->is_behind(t); });
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, !part, kUnderKoila, "an operator writes in place to a view of a tensor of the step, which it cannot split.");
 }
 
 // Note [Writes that backward finds]

@@ -13,18 +13,15 @@
 #include "torchglue/memory/origin.h"
 #include "torchglue/op_traits.h"
 #include "torchglue/operators/gradient.h"
-#include "torchglue/placement/creation.h"
 #include "torchglue/placement/masks.h"
 #include "torchglue/placement/packed_rows.h"
-#include "torchglue/plan/decide.h"
+#include "torchglue/plan/constants.h"
 #include "torchglue/plan/on_tape.h"
 #include "torchglue/statistics/running_arguments.h"
 
 namespace koila {
 
 namespace {
-
-using Score = std::tuple<int, bool, int64_t>;  // serves, of the usual batch, bytes that it saves
 
 struct Candidate {
   Seed seed;
@@ -91,55 +88,6 @@ bool is_read_in_parts(const Tape& tape, const Plan& plan) {
     }
   }
   return part_is_there;
-}
-
-// Whether an operator that reads something split writes to the value, or to a view of it.
-bool is_written_by_the_row(const Tape& tape, const Plan& plan, TapeValueId value) {
-  return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
-    return op.in_place && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && tape.values()[op.outputs[0]].group == tape.values()[value].group && reads_split(plan, op);
-  });
-}
-
-// Whether the split part meets constants that have no part in the plan: is written into them, or goes into an operator beside them.
-bool ends_in_constants(const Tape& tape, const Plan& plan) {
-  ska::flat_hash_set<uint32_t> constants;  // groups
-  return std::any_of(tape.ops().begin(), tape.ops().end(), [&](const TapeOp& op) {
-    if (op_traits(op.op).creates >= 0 && !op.outputs.empty() && op.outputs[0] != kNoTapeValue && plan.placements[op.outputs[0]].is_replicate()) constants.insert(tape.values()[op.outputs[0]].group);
-    const auto is_constant = [&](const TapeRef& ref) { return constants.count(tape.values()[ref.value].group) > 0; };
-    return std::any_of(op.refs.begin(), op.refs.end(), is_constant) && reads_split(plan, op);
-  });
-}
-
-// Constants that the split part is written into, or that go along with it: by the row, or as the sum of what rows add to it.
-Plan with_constants(const Tape& tape, Plan plan, const std::function<Score(const Plan&)>& score, Graphs graphs) {
-  const at::Device device = tape.values()[plan.seeds[0].value].device;
-  for (const TapeOp& op : tape.ops()) {
-    if (op_traits(op.op).creates < 0 || op.outputs.empty() || op.outputs[0] == kNoTapeValue || !plan.placements[op.outputs[0]].is_replicate()) continue;
-    if (tape.values()[op.outputs[0]].device != device) continue;
-    const OpCall asked = call_on_tape(tape, op, plan.batch, [](TapeValueId) { return Placement::replicate(); });
-    std::vector<Placement> ways = creatable(asked);
-    if (!is_written_by_the_row(tape, plan, op.outputs[0])) std::erase_if(ways, [](const Placement& p) { return p.inner > 1; });  // many a number is a multiple of the batch by chance
-    ways.push_back(Placement::partial());
-    for (const Placement& way : ways) {
-      OpCall call = asked;
-      const Context context{op_traits(op.op), way.is_shard() ? std::make_optional(way) : std::nullopt, way.is_partial()};
-      if (decide(call, context).way != Way::kJoin) continue;
-      std::vector<Seed> seeds = plan.seeds;
-      seeds.push_back({op.outputs[0], call.outputs()[0], /*created=*/true});
-      Plan wider = infer_placements(tape, plan.batch, std::move(seeds), graphs);
-      // Fewer operators run whole as well where the split part ends sooner.
-      const bool fewer = wider.whole_ops < plan.whole_ops && std::get<0>(score(wider)) >= std::get<0>(score(plan)) && wider.bytes >= plan.bytes;
-      if (!fewer && (wider.whole_ops > plan.whole_ops || score(wider) <= score(plan))) continue;
-      plan = std::move(wider);
-      break;
-    }
-  }
-  return plan;
-}
-
-// A micro-batch makes its own, whatever the order of its rows.
-bool is_made_constant(const Tape& tape, TapeValueId v) {
-  return !tape.values()[v].is_capture() && makes_constant(tape.ops()[tape.values()[v].producer].op.schema());
 }
 
 // Everything that goes along with the plan: captures, and batches that the program put together, see choose_seeds().

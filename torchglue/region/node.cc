@@ -30,6 +30,7 @@
 #include "torchglue/region/real_values.h"
 #include "torchglue/region/spent_nodes.h"
 #include "torchglue/step/session.h"
+#include "torchglue/tape/node_kind.h"
 
 namespace koila {
 
@@ -57,6 +58,11 @@ class InTurn final : public torch::autograd::Node {
 }  // namespace
 
 RegionNode::RegionNode(std::shared_ptr<Region> region) : region_(std::move(region)) { topological_nr_ = kTopologicalNumber; }
+
+const RegionNode* region_node_of(const at::Tensor& tensor) {
+  const torch::autograd::Node* node = node_of(tensor);
+  return node != nullptr && kind_of(*node) == NodeKind::kRegion ? static_cast<const RegionNode*>(node) : nullptr;
+}
 
 RegionNode::~RegionNode() {
   if (region_->node_ == this) region_->node_ = nullptr;

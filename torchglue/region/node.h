@@ -36,6 +36,8 @@ class RegionNode : public torch::autograd::Node {
   const std::vector<ValueId>& outputs() const { return outputs_; }
   // False of an output whose operator could not join after all.
   bool is_there(ValueId output) const;
+  // The value that a tensor with this node stands for.
+  ValueId value_of(const at::Tensor& tensor) const { return outputs_[tensor.output_nr()]; }
   const std::shared_ptr<Region>& region() const { return region_; }
   // Whether a pass that brings gradients for these outputs comes by the operator that made the value of `output`: then PyTorch calls the hooks of all of its results.
   bool comes_by_maker(uint32_t output, const std::set<uint32_t>& reached) const;
@@ -55,6 +57,9 @@ class RegionNode : public torch::autograd::Node {
   std::shared_ptr<Region> region_;
   std::vector<ValueId> outputs_;  // by input number
 };
+
+// The region's node that the tensor has; null: it has none, or another one.
+const RegionNode* region_node_of(const at::Tensor& tensor);
 
 // Where a micro-batch's gradient of one use of a capture ends.
 class GradientSink : public torch::autograd::Node {

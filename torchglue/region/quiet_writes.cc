@@ -10,7 +10,6 @@
 #include "torchglue/region/deferred.h"
 #include "torchglue/region/node.h"
 #include "torchglue/region/region.h"
-#include "torchglue/tape/node_kind.h"
 #include "torchglue/tape/tape.h"
 
 namespace koila {
@@ -31,10 +30,8 @@ std::vector<QuietWrite>& quiet_writes() {
 bool is_one_of_several(const at::Tensor& t) {
   const auto entry = deferred_registry().find(t.unsafeGetTensorImpl());
   if (entry.region != nullptr) return entry.region->value(entry.value).requires_grad && entry.region->shares_memory(entry.value);
-  const torch::autograd::Node* node = node_of(t);
-  if (node == nullptr || kind_of(*node) != NodeKind::kRegion) return false;
-  const auto& its = static_cast<const RegionNode&>(*node);
-  return !its.region()->released() && its.region()->shares_memory(its.outputs()[t.output_nr()]);
+  const RegionNode* its = region_node_of(t);
+  return its != nullptr && !its->region()->released() && its->region()->shares_memory(its->value_of(t));
 }
 
 }  // namespace

@@ -226,8 +226,8 @@ class Conversion {
   // A result that the operator gives for the whole batch, beside what is split: how many rows each step of a packed sequence has.
   static at::Tensor given_whole(const Call& call, size_t o, const at::Tensor& alive) {
     const OpCall::Aside* aside = call.op.outputs.size() == call.op.op.schema().returns().size() ? call.answer.aside(static_cast<int>(o)) : nullptr;
-    if (aside == nullptr || alive.defined()) return aside != nullptr ? alive : at::Tensor();
-    return aside->numbers ? at::tensor(*aside->numbers, at::kLong) : at::Tensor();
+    if (aside == nullptr) return {};
+    return alive.defined() || !aside->numbers ? alive : at::tensor(*aside->numbers, at::kLong);
   }
 
   void describe_output(Call& call, size_t o, Region::KnownOutput& k) {

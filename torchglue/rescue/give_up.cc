@@ -22,35 +22,36 @@ class GivenUp final : public torch::autograd::Node {
   std::string name() const override { return "KoilaGivenUp"; }
 };
 
-}  // namespace
-
-void give_up_memory(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const Staying& staying, at::Device device) {
+// What the operators give that are made again; f(value, its number).
+template <class F>
+void for_each_made_again(const Tape& tape, const std::vector<char>& needed, const Staying& staying, F&& f) {
   for (size_t i = 0; i < tape.ops().size(); ++i) {
     if (!needed[i]) continue;
     for (TapeValueId out : tape.ops()[i].outputs) {
-      if (out == kNoTapeValue || plan.placements[out].is_replicate() || staying.has(tape.values()[out].group)) continue;
-      const TapeValue& value = tape.values()[out];
-      if (value.is_capture()) continue;
-      const at::Tensor t = value.lock();
-      if (!t.defined() || storage_of(t) == nullptr) continue;
-      c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
-      storage.set_data_ptr_noswap(at::DataPtr(nullptr, device));
-      refuse_raw_access(storage);
+      if (out == kNoTapeValue || tape.values()[out].is_capture() || staying.has(tape.values()[out].group)) continue;
+      f(tape.values()[out], out);
     }
   }
 }
 
+}  // namespace
+
+void give_up_memory(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const Staying& staying, at::Device device) {
+  for_each_made_again(tape, needed, staying, [&](const TapeValue& value, TapeValueId v) {
+    const at::Tensor t = plan.placements[v].is_replicate() ? at::Tensor() : value.lock();
+    if (!t.defined() || storage_of(t) == nullptr) return;
+    c10::StorageImpl& storage = *t.storage().unsafeGetStorageImpl();
+    storage.set_data_ptr_noswap(at::DataPtr(nullptr, device));
+    refuse_raw_access(storage);
+  });
+}
+
 void give_up_graphs(const Tape& tape, const Plan& plan, const std::vector<char>& needed, const Staying& staying) {
-  for (size_t i = 0; i < tape.ops().size(); ++i) {
-    if (!needed[i]) continue;
-    for (TapeValueId out : tape.ops()[i].outputs) {
-      if (out == kNoTapeValue || !plan.descends[out] || is_seed(plan, out) || staying.has(tape.values()[out].group)) continue;
-      const TapeValue& value = tape.values()[out];
-      const at::Tensor t = value.is_capture() || !value.differentiable() ? at::Tensor() : value.lock();
-      if (!t.defined() || !tape.is_current(out) || node_of(t) != value.grad_fn) continue;
-      torch::autograd::impl::set_gradient_edge(t, torch::autograd::Edge(make_node<GivenUp>(t), 0));
-    }
-  }
+  for_each_made_again(tape, needed, staying, [&](const TapeValue& value, TapeValueId v) {
+    const at::Tensor t = value.differentiable() && plan.descends[v] && !is_seed(plan, v) ? value.lock() : at::Tensor();
+    if (!t.defined() || !tape.is_current(v) || node_of(t) != value.grad_fn) return;
+    torch::autograd::impl::set_gradient_edge(t, torch::autograd::Edge(make_node<GivenUp>(t), 0));
+  });
 }
 
 }  // namespace koila
