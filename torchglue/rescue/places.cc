@@ -51,6 +51,17 @@ at::Tensor alive_as(const TapeValue& value) {
   return same ? t : at::Tensor();
 }
 
+bool looks_at_copy(const Tape& tape, const TapeOp& op, TapeValueId result, ska::flat_hash_set<TapeValueId>& of_copies) {
+  const TapeValue& value = tape.values()[result];
+  if (!value.is_view || op.in_place) return false;
+  const bool looks = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
+    const TapeValue& read = tape.values()[ref.value];
+    return read.group == value.group && (read.is_copied() || of_copies.count(ref.value) > 0);
+  });
+  if (looks) of_copies.insert(result);
+  return looks;
+}
+
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {
   if (made.is_same(alive) || storage_of(alive) == nullptr) return alive;  // a sparse tensor, which check_convertible() let pass, is what it was
   const auto entry = deferred_registry().find(made.unsafeGetTensorImpl());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 
@@ -13,6 +14,10 @@ namespace koila {
 // After h.unsqueeze_(0) the program's tensor stands for the view that this made, and the value that an operator had given before is nobody's: it gets a tensor of the region's own, with
 // the sizes that it had then. A conversion makes the view (view_instead()) and gives it to the program's tensor.
 at::Tensor alive_as(const TapeValue& value);
+
+// Whether the operator's result, made again, is a view of what the tape has copied because it was written to since: the program's own tensor looks at what is there now. `of_copies` are such results, and
+// get this one.
+bool looks_at_copy(const Tape& tape, const TapeOp& op, TapeValueId result, ska::flat_hash_set<TapeValueId>& of_copies);
 
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive);

@@ -19,6 +19,7 @@ int64_t (*bytes_in_use)(int device) = nullptr;
 constexpr int64_t kShareOfSmall = 400;
 constexpr int64_t kLittle = 1 << 17;  // bytes: so much is one part in thirty-two enough for
 constexpr int64_t kShareOfLittle = 32;
+constexpr size_t kLately = 128;  // values: views of something small are searched among so many
 
 // Whether the operator gives the same again from the same arguments.
 bool can_run_again(const TapeOp& op) {
@@ -75,23 +76,33 @@ std::shared_ptr<Hold> Tape::hold_origins(TapeValueId id) {
   return all;
 }
 
+// Whether nothing has the tensor's storage but itself and views that operators have made of it lately.
+bool Tape::is_alone(const at::Tensor& tensor, TapeValueId id) const {
+  size_t others = tensor.storage().use_count() - 1;
+  const size_t first = std::max<size_t>(id + 1, values_.size() < kLately ? 0 : values_.size() - kLately);
+  for (size_t v = values_.size(); others > 0 && v-- > first;) {
+    if (values_[v].group == values_[id].group && values_[v].is_view && !values_[v].weak.expired()) --others;
+  }
+  return others == 0;
+}
+
 // Note [Small things that are gone]
 // A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
 // as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
-// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). Only memory that the tensor has for itself,
-// and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). What a Hold
+// holds as well may outlive it. Only memory that the tensor, and views of it (a node has saved the transpose of a codebook), have for themselves, and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
 void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
   if (holds_nothing_small_) return;
   size_t ref = 0;
   for_each_tensor(arguments, [&](const at::Tensor& t, int, int) {
     const TapeRef& r = pending_refs_[ref++];
     TapeValue& value = values_[r.value];
-    if (value.strong.defined() || value.requires_grad || value.differentiable() || !value.hold.expired() || groups_[value.group].pinned) return;
+    if (value.strong.defined() || value.requires_grad || value.differentiable() || groups_[value.group].pinned) return;
     if (!value.is_capture() && can_run_again(ops()[value.producer])) return;
     if (storage_of(t) == nullptr || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
     const auto bytes = static_cast<int64_t>(t.storage().nbytes());
-    if (bytes > kSmallAtMost || !t.storage().resizable() || t.storage().use_count() != 1) return;
-    if (!affordable(t, held_small_ + bytes, kShareOfSmall)) return;
+    if (bytes > kSmallAtMost || !t.storage().resizable()) return;
+    if (!affordable(t, held_small_ + bytes, kShareOfSmall) || !is_alone(t, r.value)) return;
     held_small_ += bytes;
     value.strong = t;
     value.small = bytes;

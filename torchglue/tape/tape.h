@@ -265,6 +265,7 @@ class Tape {
   void note_nodes_of_gradient(at::ArrayRef<c10::IValue> results);
   void hold_behind_gradient(at::ArrayRef<c10::IValue> results) const;
   void hang_on(at::ArrayRef<c10::IValue> results, const std::vector<std::shared_ptr<Hold>>& holds) const;
+  bool is_alone(const at::Tensor& tensor, TapeValueId value) const;
   std::shared_ptr<Hold> hold(TapeValueId value);
   std::shared_ptr<Hold> hold_origins(TapeValueId value);
   std::shared_ptr<Hold> hold_made_of_gradients(TapeValueId value);
