@@ -15,7 +15,8 @@ PROGRAMS = program = Programs()
 # Holes, near to what the program takes in any case.
 program.shares = {"parts_put_together_otherwise": (0.9, 0.8, 0.6), "rows_behind_the_time": (0.9, 0.7, 0.6), "experts_by_sorted_rows": (0.9, 0.8, 0.7), "sequences_packed": (0.9, 0.8),
                   "momentum_encoder_in_chunks": (0.97, 0.9, 0.6), "windows_with_relative_positions": (0.74, 0.72, 0.68), "loss_in_chunks_of_what_is_detached": (0.98, 0.9, 0.8, 0.6),
-                  "fakes_for_both_players": (0.98, 0.9, 0.8, 0.6), "loss_in_chunks_of_what_is_labelled": (0.97, 0.94, 0.92, 0.9, 0.88, 0.7), "codes_in_zeros": (0.95, 0.8, 0.7, 0.6), "codes_as_many_as_rows": (0.95, 0.8, 0.7, 0.6)}
+                  "fakes_for_both_players": (0.98, 0.9, 0.8, 0.6), "loss_in_chunks_of_what_is_labelled": (0.97, 0.94, 0.92, 0.9, 0.88, 0.7), "codes_in_zeros": (0.95, 0.8, 0.7, 0.6), "codes_as_many_as_rows": (0.95, 0.8, 0.7, 0.6),
+                  "codes_of_other_entries": (0.95, 0.8, 0.7, 0.6)}
 
 
 def mlp(features=32, out=32):
@@ -252,7 +253,7 @@ def fakes_for_both_players(out):
     return nn.ModuleList([make, judge])
 
 
-def quantized_by_codes(out, codes):
+def quantized_by_codes(out, codes, others=False):
     """A VQ-VAE of the first kind: a code for each pixel, marked in zeros that have a row for each of them; entries that follow their pixels; what goes on goes past the choice."""
 
     class Codebook(nn.Module):
@@ -264,13 +265,18 @@ def quantized_by_codes(out, codes):
         def forward(self, z):
             z = z.permute(0, 2, 3, 1).contiguous()
             pixels = z.view(-1, 8)
-            chosen = (pixels.pow(2).sum(1, keepdim=True) + self.entries.pow(2).sum(1) - 2 * pixels @ self.entries.t()).argmin(1)
+            distances = pixels.pow(2).sum(1, keepdim=True) - 2 * pixels @ self.entries.t() + self.entries.pow(2).sum(1)
+            chosen = distances.argmin(1)
             marks = torch.zeros(chosen.size(0), codes).scatter_(1, chosen.unsqueeze(1), 1)
             quantized = (marks @ self.entries).view_as(z)
             with torch.no_grad():
                 self.sizes.mul_(0.9).add_(marks.sum(0), alpha=0.1)
                 self.sums.mul_(0.9).add_(marks.t() @ pixels.detach(), alpha=0.1)
-                self.entries.copy_(self.sums / (self.sizes + 1e-5).unsqueeze(1))
+                moved = self.sums / (self.sizes + 1e-5).unsqueeze(1)
+            if others:
+                self.entries = moved
+            else:
+                self.entries.copy_(moved)
             used = marks.mean(0)
             return (z + (quantized - z).detach()).permute(0, 3, 1, 2).contiguous(), F.mse_loss(quantized.detach(), z), torch.exp(-(used * (used + 1e-10).log()).sum())
 
@@ -297,6 +303,12 @@ def codes_in_zeros(out):
 @program
 def codes_as_many_as_rows(out):
     return quantized_by_codes(out, 32)
+
+
+@program
+def codes_of_other_entries(out):
+    """The entries that the step has read are gone when the book returns, and with them the distances, whose graph had them."""
+    return quantized_by_codes(out, 20, others=True)
 
 
 @program
