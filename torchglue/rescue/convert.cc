@@ -313,7 +313,7 @@ class Conversion {
       const TapeValueId out = flat < op.outputs.size() ? op.outputs[flat++] : kNoTapeValue;
       if (out == kNoTapeValue || !t.defined()) return;
       if (tape_.values()[out].exchanged) throw CannotConvert("a tensor of the step was written to by a collective operation.");
-      const at::Tensor alive = looks_at_copy(tape_, op, out, of_copies_) ? at::Tensor() : alive_as(tape_.values()[out]);
+      const at::Tensor alive = looks_at_copy(tape_, out) ? at::Tensor() : alive_as(tape_.values()[out]);
       const auto entry = entry_of(t);  // who has captured it goes on to find a value there; and a Function within the operator gives it a graph of its own
       if ((alive.defined() && staying_.keeps_data(tape_.values()[out].group)) || (entry.region != nullptr && is_outsider(t, entry))) give_value(t);
       put_anew(out, alive.defined() ? take_place(t, alive) : t);
@@ -377,7 +377,6 @@ class Conversion {
   const std::vector<LearnedSeed> seeds_;
   ska::flat_hash_map<TapeValueId, at::Tensor> handles_;  // tensors that stand for split values, while operators are still to read them
   ska::flat_hash_set<TapeValueId> anew_;                 // values that hang on a graph of the conversion's own, or of a region
-  ska::flat_hash_set<TapeValueId> of_copies_;            // see looks_at_copy()
   std::vector<std::vector<TapeValueId>> last_read_;      // by operator: values that no later one reads
   const Staying staying_;
   const OutOfSight out_of_sight_;

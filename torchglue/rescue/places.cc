@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -51,15 +52,14 @@ at::Tensor alive_as(const TapeValue& value) {
   return same ? t : at::Tensor();
 }
 
-bool looks_at_copy(const Tape& tape, const TapeOp& op, TapeValueId result, ska::flat_hash_set<TapeValueId>& of_copies) {
-  const TapeValue& value = tape.values()[result];
-  if (!value.is_view || op.in_place) return false;
-  const bool looks = std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
+bool looks_at_copy(const Tape& tape, TapeValueId v) {
+  const TapeValue& value = tape.values()[v];
+  if (value.is_capture() || !value.is_view) return false;
+  const TapeOp& op = tape.ops()[value.producer];
+  return !op.in_place && std::any_of(op.refs.begin(), op.refs.end(), [&](const TapeRef& ref) {
     const TapeValue& read = tape.values()[ref.value];
-    return read.group == value.group && (read.is_copied() || of_copies.count(ref.value) > 0);
+    return read.group == value.group && (read.is_copied() || looks_at_copy(tape, ref.value));
   });
-  if (looks) of_copies.insert(result);
-  return looks;
 }
 
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 
@@ -15,9 +14,8 @@ namespace koila {
 // the sizes that it had then. A conversion makes the view (view_instead()) and gives it to the program's tensor.
 at::Tensor alive_as(const TapeValue& value);
 
-// Whether the operator's result, made again, is a view of what the tape has copied because it was written to since: the program's own tensor looks at what is there now. `of_copies` are such results, and
-// get this one.
-bool looks_at_copy(const Tape& tape, const TapeOp& op, TapeValueId result, ska::flat_hash_set<TapeValueId>& of_copies);
+// Whether the value, made again, is a view of what the tape has copied because it was written to since: the program's own tensor looks at what is there now.
+bool looks_at_copy(const Tape& tape, TapeValueId value);
 
 // `made` is what a live tensor is now: the program's tensor takes over its value, its split and its gradient.
 at::Tensor take_place(const at::Tensor& made, const at::Tensor& alive);

@@ -26,14 +26,19 @@ bool can_run_again(const TapeOp& op) {
   return !op.in_place && !drew(op);
 }
 
+// Whether it is no more than one part in `share` of what is in use where the tensor is.
+bool is_part_of_use(const at::Tensor& like, int64_t bytes, int64_t share) {
+  const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
+  return bytes * share <= in_use;
+}
+
 }  // namespace
 
 void set_bytes_in_use(int64_t (*in_use)(int device)) { bytes_in_use = in_use; }
 
 // Whether the tape may hold so much on its own account: one part in `share` of what is in use. In a small model indices and masks are a larger part of it.
 bool Tape::affordable(const at::Tensor& like, int64_t bytes, int64_t share) {
-  const int64_t in_use = bytes_in_use != nullptr ? bytes_in_use(like.is_cpu() ? -1 : static_cast<int>(like.device().index())) : 0;
-  return bytes * (bytes <= kLittle ? std::min(share, kShareOfLittle) : share) <= in_use;
+  return is_part_of_use(like, bytes, bytes <= kLittle ? std::min(share, kShareOfLittle) : share);
 }
 
 std::shared_ptr<Hold> Tape::hold(TapeValueId id) {
@@ -89,8 +94,9 @@ bool Tape::is_alone(const at::Tensor& tensor, TapeValueId id) const {
 // Note [Small things that are gone]
 // A mask is made in a function, of an arange that is gone when the function returns. Only the mask enters the differentiable part, and by then it may be
 // as large as the batch is. So what is small, what no operator can make again, and what an operator without gradient reads, is held from then on, until
-// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). What a Hold
-// holds as well may outlive it. Only memory that the tensor, and views of it (a node has saved the transpose of a codebook), have for themselves, and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
+// nothing descends from it, or the tape is cut: all of that under one part in four hundred of the memory in use (in thirty-two while it is little, see affordable()). What a Hold or
+// a node's view keeps alive at the time may be wanted after them (a codebook, when the distances to it are gone). It is held as well, but for one part in four hundred always. Only memory that the tensor and
+// its views have for themselves, and PyTorch gave: what others may write to (an array of NumPy's, the rest of a buffer) would not be what it was.
 void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
   if (holds_nothing_small_) return;
   size_t ref = 0;
@@ -102,8 +108,11 @@ void Tape::hold_small(at::ArrayRef<c10::IValue> arguments) {
     if (storage_of(t) == nullptr || version_of(t) != r.version || find(t.unsafeGetTensorImpl()) != r.value) return;
     const auto bytes = static_cast<int64_t>(t.storage().nbytes());
     if (bytes > kSmallAtMost || !t.storage().resizable()) return;
-    if (!affordable(t, held_small_ + bytes, kShareOfSmall) || !is_alone(t, r.value)) return;
-    held_small_ += bytes;
+    const int64_t with_it = held_small_ + bytes;
+    const bool held_by_others = !value.hold.expired() || t.storage().use_count() != 1;
+    const bool may_be = held_by_others ? is_part_of_use(t, with_it, kShareOfSmall) && is_alone(t, r.value) : affordable(t, with_it, kShareOfSmall);
+    if (!may_be) return;
+    held_small_ = with_it;
     value.strong = t;
     value.small = bytes;
   });
