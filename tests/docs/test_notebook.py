@@ -71,7 +71,8 @@ def test_a_kernel_that_koila_installs(tmp_path):
 
 def test_what_cannot_be_installed_is_said(tmp_path):
     def jupyter(*words):
-        done = subprocess.run([KOILA, "jupyter", "--prefix", tmp_path, *words], capture_output=True, text=True, timeout=60)
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where there is a `python`, which Debian has not
+        done = subprocess.run([KOILA, "jupyter", "--prefix", tmp_path, *words], env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2
         return done.stderr
 
